@@ -376,7 +376,7 @@ def test_the_toml_writer_survives_awkward_text():
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), [
-    ("transformer-xl", ["network.memory.length=0"], "remove=network.memory reads every segment by itself"),
+    ("transformer-xl", ["network.memory.length=0"], "remove=network.memory makes segments independent"),
     ("transformer-xl", ["network.position.kind=none"], "with network.memory only relative_xl will do"),
     ("gpt2", ["network.memory.length=4"], "needs network.position.kind=relative_xl"),
     ("gpt2", ["network.attention.segments=true"], "needs network.position.kind=relative_xl"),
@@ -416,4 +416,4 @@ def test_diff_tells_every_value_that_differs():
 def test_rotary_positions_need_heads_of_even_width(changes):
     with pytest.raises(UserError) as caught:
         recipe_loading.recipe("modernbert@tiny", changes)
-    assert "rotary positions turn pairs of numbers" in str(caught.value.problems)
+    assert "rotary positions rotate pairs of numbers" in str(caught.value.problems)

@@ -89,8 +89,9 @@ def test_in_python_warnings_are_printed_and_the_rest_is_asked_for():
     code = ("import logging, stemma.text.train_tokenizer as one\n{}"
             "one.logger.warning('the text is short')\none.logger.info('training')")
     for setup, said in [("", "the text is short\n"),
-                        ("logging.basicConfig(level='INFO')\n", "WARNING:stemma.text.train_tokenizer:the text is short\n"
-                                                                "INFO:stemma.text.train_tokenizer:training\n"),
+                        ("logging.basicConfig(level='INFO')\n",
+                         "WARNING:stemma.text.train_tokenizer:the text is short\n"
+                         "INFO:stemma.text.train_tokenizer:training\n"),
                         ("logging.getLogger('stemma').setLevel('ERROR')\n", "")]:
         found = subprocess.run([sys.executable, "-c", code.format(setup)], capture_output=True, text=True, timeout=60,
                                check=True)

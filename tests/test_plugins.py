@@ -262,7 +262,8 @@ def test_a_file_that_changed_is_loaded_again_and_one_of_another_folder_is_not(al
 
 def test_an_error_in_a_plugin_is_the_plugins(made, tmp_path, corpus_folder):
     own_parts.write(tmp_path)
-    (tmp_path / "my_objective.py").write_text(own_parts.OBJECTIVE.replace("ids = draft.input_ids.copy()", "ids = 1 / 0"))
+    broken = own_parts.OBJECTIVE.replace("ids = draft.input_ids.copy()", "ids = 1 / 0")
+    (tmp_path / "my_objective.py").write_text(broken)
     line = own_parts.OBJECTIVE.splitlines().index("        ids = draft.input_ids.copy()") + 1
     failed = stemma("pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "2", "--out", "run",
                     folder=tmp_path)

@@ -108,7 +108,7 @@ def test_attention_that_cannot_do_something_is_refused_before_any_tensor_exists(
     for name, key, told in (
             ("gpt2@tiny", "network.attention.kind", "cannot be causal, which objective.causal_lm needs"),
             ("prefix-lm@tiny", "network.attention.kind", "takes no attention mask of its own"),
-            ("t5@tiny", "network.attention.kind", "has no scores to which something could be added, which "
+            ("t5@tiny", "network.attention.kind", "has no scores to which a bias could be added, which "
                                                   "network.position.kind needs"),
             ("modernbert@tiny", "network.attention.kind", "does not rotate queries and keys"),
             ("bart@tiny", "network.attention.kind", "cannot be causal, which network.decoder needs")):

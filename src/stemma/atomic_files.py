@@ -1,8 +1,8 @@
-"""Writing so that a kill at any moment leaves either the old state or the new one, and reading only what we wrote.
+"""Atomic writes: a kill at any moment leaves either the old state or the new one. Reads are verified.
 
-A folder is filled under a temporary name beside its place, flushed to disk and renamed; every file's SHA-256 stands
-in `checksums.json`, which is verified before anything in the folder is believed. A temporary name is locked by the
-process that made it, so that what a killed process left can be told from what another is writing.
+A folder is written under a temporary name next to its path, flushed to disk and renamed. `checksums.json` has the
+SHA-256 of every file and is verified before the folder is used. The writing process locks the temporary name, which
+distinguishes it from the leftovers of a killed process.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from stemma.json_files import read_object
 from stemma.temporary_files import create_locked, remove_stale, resolve_link, temporary_name, try_lock
 
 CHECKSUMS = "checksums.json"
-# One of these stands in every folder that a verb makes, and in a model or a tokenizer that others made.
+# Every folder that a command makes has one of these, and so does a model or tokenizer from elsewhere.
 OWN_FILES = (CHECKSUMS, "run.json", "recipe.toml", "lab.json", "pipeline.toml", "quickstart.json", "result.json",
-         "manifest.json", "config.json", "tokenizer.json")
-SYSTEM = ("/dev", "/dev/fd", "/proc/self/fd")  # what is written there goes to a device or to an open stream
+             "manifest.json", "config.json", "tokenizer.json")
+SYSTEM = ("/dev", "/dev/fd", "/proc/self/fd")  # paths here are devices or open streams
 SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
            (stat.S_ISBLK, "a device"))
 
@@ -37,8 +37,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class DiskFullError(UserError):  # noqa: N818  (what is the matter, not what is wrong)
-    """There is no room for a file; `then` says what to do when there is."""
+class DiskFullError(UserError):
+    """The disk is full; `advice` says what to do after freeing space."""
 
     def __init__(self, problem: str, advice: str = "run the same command again"):
         super().__init__(f"{problem}, and {advice}. What was saved before is untouched.")
@@ -53,19 +53,20 @@ class DiskFullError(UserError):  # noqa: N818  (what is the matter, not what is 
 
 @contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn the disk errors a user can do something about into sentences."""
+    """Turn disk errors that a user can fix into UserErrors."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        # Libraries written in Rust (safetensors, tokenizers) raise their own types and put the number in the text.
-        told = re.search(r"\(os error (\d+)\)", str(error))
-        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        # Libraries written in Rust (safetensors, tokenizers) raise their own types with the number in the text.
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
         if number in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(f"the disk is full while writing {path}; free some space") from error
         if number == errno.EFBIG:
-            raise DiskFullError(f"{path} would exceed the largest file allowed here; raise the limit (ulimit -f)") from error
+            raise DiskFullError(f"{path} would exceed the largest file allowed here; raise the limit (ulimit -f)"
+                                ) from error
         if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
             raise UserError(f"cannot write {path}: {os.strerror(number)}; choose another place with "
                             "--out.") from error
@@ -73,7 +74,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path, display_path: Path | None = None) -> None:
-    """Make a folder and those above it; `known_as` is what the user calls it."""
+    """Make a folder and its parents; errors name it by `display_path`."""
     name = display_path or path
     with explain_disk_errors(name):
         try:
@@ -84,19 +85,19 @@ def make_folder(path: Path, display_path: Path | None = None) -> None:
             raise UserError(f"cannot make the folder {name}: {reason}; choose another place.") from error
 
 
-class FolderLockedError(UserError):  # noqa: N818  (what is the matter, not what is wrong)
-    """Somebody else is at work here."""
+class FolderLockedError(UserError):
+    """Another process has locked the folder."""
 
 
-_locked_folders: set[tuple[int, int]] = set()  # folders that this process holds, by device and inode
+_locked_folders: set[tuple[int, int]] = set()  # folders that this process has locked, by device and inode
 
 
 @contextmanager
 def lock_folder(folder: Path, locked_message: str | None = None) -> Iterator[None]:
-    """Hold a folder for this process alone: wait for whoever has it, or refuse with the sentence `busy`.
+    """Lock a folder for this process. If it is locked, wait, or raise FolderLockedError with `locked_message`.
 
-    The system lets go when the process ends, however it ends. Where there are no such locks (Windows, some network
-    disks) nothing is held: they guard against waste and mistakes, the renames below guard the files.
+    The system releases the lock when the process ends. Without such locks (Windows, some network disks) nothing is
+    locked: locks prevent duplicate work and mistakes; the atomic renames protect the files.
     """
     try:
         import fcntl
@@ -104,7 +105,7 @@ def lock_folder(folder: Path, locked_message: str | None = None) -> Iterator[Non
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
-    held = _identity(folder)
+    identity = _identity(folder)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if locked_message else 0))
@@ -112,22 +113,22 @@ def lock_folder(folder: Path, locked_message: str | None = None) -> Iterator[Non
             raise FolderLockedError(locked_message or "") from error
         except OSError:
             pass
-        _locked_folders.add(held)
+        _locked_folders.add(identity)
         try:
             yield
         finally:
-            _locked_folders.discard(held)
+            _locked_folders.discard(identity)
     finally:
         os.close(handle)
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    found = folder.stat()
-    return found.st_dev, found.st_ino
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Clear away what a kill in the middle of a write left in `folder`; only for its single user."""
+    """Remove temporary files that a killed process left in `folder`. The caller must be its only user."""
     for pattern in (".*.tmp", ".*.old"):
         for leftover in folder.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
@@ -142,14 +143,14 @@ def _fsync(path: Path) -> None:
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Replace one file; a reader sees the old content or the new, never a part."""
+    """Replace one file atomically."""
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes `path` when the block ends well, and vanishes when it does not; it may be read again."""
+    """A temporary file that replaces `path` when the block succeeds, and is removed if it fails. It can be read too."""
     refuse_special_file(path)
     place = resolve_link(path)
     remove_stale(place)
@@ -175,12 +176,12 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 def _explain_missing_folder(path: Path) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:  # the folder has gone since, or is one of the system's own
+    except FileNotFoundError as error:  # the folder was removed meanwhile, or is a system folder
         raise UserError(f"cannot write {path}: {error.strerror}; choose another place.") from error
 
 
 def refuse_special_file(path: Path) -> None:
-    """A device, a pipe or a socket is never replaced by a file, not even with --overwrite."""
+    """Raise if the path is a device, a pipe or a socket: these are never replaced, not even with --overwrite."""
     with explain_disk_errors(path):
         mode = path.stat().st_mode if path.exists() else 0
     kind = "a device" if str(path.absolute().parent) in SYSTEM else \
@@ -191,7 +192,7 @@ def refuse_special_file(path: Path) -> None:
 
 
 def check_output_path(path: Path, overwrite: bool = False) -> None:
-    """Nothing of the user's is overwritten unless they say so, and no folder that we did not make even then."""
+    """Raise if the path exists and may not be overwritten; a folder that Stemma did not make is never overwritten."""
     refuse_special_file(path)
     remove_stale(resolve_link(path))
     _check_replaceable(path, overwrite)
@@ -209,19 +210,19 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
 
 
 def _check_unlocked(folder: Path) -> None:
-    """What somebody is at work on is not replaced: a run, or a lab one of whose cells is held."""
-    for place in (folder, *(below for below in folder.rglob("*") if below.is_dir())):
-        if _identity(place) in _locked_folders:
+    """Raise if another process works in the folder, such as a run, or a cell of a lab."""
+    for path in (folder, *(below for below in folder.rglob("*") if below.is_dir())):
+        if _identity(path) in _locked_folders:
             continue
-        with lock_folder(place, f"another process is at work in {place}, which --overwrite would replace; wait for it, "
-                              "or stop it first."):
+        with lock_folder(path, f"another process is at work in {path}, which --overwrite would replace; wait for it, "
+                               "or stop it first."):
             pass
 
 
 @contextmanager
 def atomic_folder(path: Path, overwrite: bool = False, checksums: bool = True) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
-    path = Path(path) if Path(path).name else Path(path).resolve()  # "." has no name to put another beside
+    """A temporary folder that replaces `path` when the block succeeds, and is removed if it fails."""
+    path = Path(path) if Path(path).name else Path(path).resolve()  # "." has no name for a temporary sibling
     refuse_special_file(path)
     place = resolve_link(path)
     remove_stale(place)
@@ -244,46 +245,46 @@ def atomic_folder(path: Path, overwrite: bool = False, checksums: bool = True) -
 
 
 def _replace_folder(temporary: Path, path: Path, overwrite: bool) -> None:
-    _check_replaceable(path, overwrite)  # somebody may have been faster
+    _check_replaceable(path, overwrite)  # another process may have written it meanwhile
     if path.exists():
-        held = os.open(path, os.O_RDONLY)  # between the two renames nobody may take it for something left behind
+        handle = os.open(path, os.O_RDONLY)  # between the two renames, no process may take it for a leftover
         try:
-            try_lock(held)
+            try_lock(handle)
             aside = path.with_name(temporary_name(path, "old"))
             path.rename(aside)
             temporary.rename(path)
-            rubbish = aside.rename(aside.with_suffix(".tmp"))  # only from here on it may be incomplete
-            shutil.rmtree(rubbish, ignore_errors=True) if rubbish.is_dir() else rubbish.unlink()
+            old = aside.rename(aside.with_suffix(".tmp"))  # from now on it may be incomplete
+            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink()
         finally:
-            os.close(held)
+            os.close(handle)
     else:
         temporary.rename(path)
     _fsync(path.parent)
 
 
 def write_checksums(folder: Path, files: Iterable[Path] | None = None) -> None:
-    """Note the SHA-256 of every file below `folder` (of all of them, unless `files` are named)."""
-    chosen = files if files is not None else (f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS)
-    sums = {file.relative_to(folder).as_posix(): sha256(file) for file in sorted(chosen)}
+    """Record the SHA-256 of `files`, or of every file below `folder`."""
+    files = files if files is not None else (f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS)
+    sums = {file.relative_to(folder).as_posix(): sha256(file) for file in sorted(files)}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))
 
 
 def read_checksums(folder: Path, advice: str) -> dict[str, list[str]]:
-    """What each file of a folder may hold, by its name; names that lead out of the folder are refused."""
+    """File name -> valid SHA-256 digests; raises for names outside the folder."""
     listing = folder / CHECKSUMS
     sums = read_object(listing, advice)
     for name, listed in sums.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise CorruptFileError(f"{listing} is damaged (it names {name}, which lies outside of it); {advice}")
         sums[name] = [listed] if isinstance(listed, str) else listed
-        if not isinstance(sums[name], list) or not all(isinstance(one, str) for one in sums[name]):
+        if not isinstance(sums[name], list) or not all(isinstance(digest, str) for digest in sums[name]):
             raise CorruptFileError(f"{listing} is damaged (of {name} it gives no checksum); {advice}")
     return sums
 
 
 def verify_checksums(folder: Path, what: str, advice: str, needed: Iterable[str] = ()) -> None:
-    """Raise CorruptFileError that names the first file which is not what was written, or of which that is not known
-    and `needed`."""
+    """Raise CorruptFileError for the first file that is missing or has another checksum, and for `needed` files that
+    have no checksum."""
     try:
         sums = read_checksums(folder, advice)
     except CorruptFileError as error:

@@ -1,9 +1,8 @@
-"""Files that a run or a lab writes and reads again: each is known by its SHA-256, by the rule of its name.
+"""Files that a run or a lab writes and reads again, each verified by its SHA-256.
 
-`checksums.json` in the folder of a file lists the content that it may have. Where a file is rewritten, the new content
-is listed before it is written and the one before it stays listed, so that a kill at any moment leaves a file that is
-known. Folders made before there were such listings have none: they are read as they are, and the first file written
-there lists what it finds.
+`checksums.json` in a file's folder has the digests that are valid for it. When a file is rewritten, the new digest is
+added before the file is written and the previous one stays, so that a kill at any moment leaves a valid file. Older
+folders have no `checksums.json`: they are read without verification, and the first write records all existing files.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from stemma.atomic_files import CHECKSUMS, atomic_write, read_checksums, sha256
 from stemma.errors import CorruptFileError
 
 WRITE_ONCE, REWRITTEN, APPENDED = "written once", "rewritten by us", "append-only"
-# Folders that appear whole (a checkpoint, a model, a corpus, a tokenizer, a lab's text) list all that is in them. What
-# a pipeline.toml says is known by the numbers in lineage.json.
+# Folders written as a whole (a checkpoint, a model, a corpus, a tokenizer, a lab's text) list all their files.
+# lineage.json identifies the content of pipeline.toml.
 RULES = {
     "run.json": REWRITTEN, "recipe.toml": REWRITTEN, "result.json": REWRITTEN,  # of a run
-    "text-*.txt": WRITE_ONCE, "target-*.txt": WRITE_ONCE,  # what came through a pipe
+    "text-*.txt": WRITE_ONCE, "target-*.txt": WRITE_ONCE,  # text from stdin
     "train*.jsonl": WRITE_ONCE, "dev*.jsonl": REWRITTEN, "test*.jsonl": REWRITTEN,  # examples, later with predictions
     "ensemble-*.jsonl": REWRITTEN,
-    "log.jsonl": APPENDED,  # a checkpoint notes its length and SHA-256; listed when training is over
+    "log.jsonl": APPENDED,  # a checkpoint records its length and SHA-256; listed when training ends
     "shared.json": WRITE_ONCE,  # of several tasks
     "lineage.json": REWRITTEN, "measures.json": REWRITTEN, "contamination.json": REWRITTEN,
     "lab.json": REWRITTEN, "[0-9][0-9][0-9].toml": REWRITTEN,  # an experiment and its recipes
     "scores.json": WRITE_ONCE, "failed.json": WRITE_ONCE,  # of a cell
-    "[0-9a-f]" * 16 + ".json": WRITE_ONCE,  # what a step of a variant costs
+    "[0-9a-f]" * 16 + ".json": WRITE_ONCE,  # cost of a variant's step
     "quickstart.json": REWRITTEN, "train.txt": WRITE_ONCE, "held-out.txt": WRITE_ONCE,
 }
 
@@ -41,13 +40,13 @@ def write_rule(name: str) -> str | None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file that is read again; only for whoever holds its folder."""
+    """Write a file and record its digest. The caller must have locked the folder."""
     rule = write_rule(path.name)
     assert rule is not None, f"{path.name} has no rule"
     data = content.encode() if isinstance(content, str) else content
     digest = hashlib.sha256(data).hexdigest()
-    listed = _recorded(path) if path.with_name(CHECKSUMS).is_file() else {}
-    if path.is_file() and digest in listed.get(path.name, ()) and path.read_bytes() == data:
+    recorded = _recorded(path) if path.with_name(CHECKSUMS).is_file() else {}
+    if path.is_file() and digest in recorded.get(path.name, ()) and path.read_bytes() == data:
         return  # nothing changes
     _record(path, digest, keep_current=rule == REWRITTEN)
     atomic_write(path, data)
@@ -58,24 +57,24 @@ def write_object(path: Path, content: object, indent: int | None = 1) -> None:
 
 
 def record_finished_file(path: Path) -> None:
-    """List a file that was written line by line, now that no more lines come."""
+    """Record an append-only file that is complete."""
     _record(path, sha256(path), keep_current=False)
 
 
 def verify_file(path: Path, advice: str) -> None:
-    """Raise CorruptFileError unless the file is as it was written last."""
+    """Raise CorruptFileError if the file's content differs from what was written."""
     listing = path.with_name(CHECKSUMS)
-    for attempt in range(2):  # another process may be between the listing and the file
+    for attempt in range(2):  # another process may have recorded the digest and not yet written the file
         if not listing.is_file():
             return
-        known = _recorded(path).get(path.name)
-        if not known and (not path.is_file() or write_rule(path.name) == APPENDED):
+        digests = _recorded(path).get(path.name)
+        if not digests and (not path.is_file() or write_rule(path.name) == APPENDED):
             return
         if not path.is_file():
             raise CorruptFileError(f"{path} is missing; {advice}")
-        if not known:
+        if not digests:
             raise CorruptFileError(f"{path} has no checksum in {CHECKSUMS}; {advice}")
-        if sha256(path) in known:
+        if sha256(path) in digests:
             return
         if attempt:
             raise CorruptFileError(f"{path} is damaged or was edited (its checksum differs from the one written); "
@@ -83,34 +82,34 @@ def verify_file(path: Path, advice: str) -> None:
 
 
 def has_checksum(path: Path) -> bool:
-    """Whether there was such a file, even if it is gone."""
+    """Whether the file was recorded, even if it no longer exists."""
     return path.with_name(CHECKSUMS).is_file() and path.name in _recorded(path)
 
 
 def read_verified_object(path: Path, advice: str) -> dict[str, Any]:
-    """The object in a verified file."""
+    """The JSON object in a verified file."""
     verify_file(path, advice)
     return json_files.read_object(path, advice)
 
 
 def read_verified_lines(path: Path, advice: str) -> list[dict[str, Any]]:
-    """The objects of a verified file, one a line."""
+    """The JSON objects of a verified file, one per line."""
     verify_file(path, advice)
     return json_files.read_lines(path, advice)
 
 
 def _record(path: Path, digest: str, keep_current: bool) -> None:
-    """Take down what a file is about to hold; `keep` what it holds now."""
+    """Record the digest of a file that is about to be written; `keep_current`: the current one stays valid."""
     listing = path.with_name(CHECKSUMS)
     if listing.is_file():
-        known = _recorded(path)
+        recorded = _recorded(path)
     else:
-        known = {file.name: [sha256(file)] for file in path.parent.iterdir()
-                 if file.is_file() and write_rule(file.name) in (WRITE_ONCE, REWRITTEN)}
-    before = [one for one in known.get(path.name, [])[-1:] if keep_current and one != digest]
-    known[path.name] = [*before, digest]
-    told = {name: digests[0] if len(digests) == 1 else digests for name, digests in sorted(known.items())}
-    atomic_write(listing, json.dumps(told, indent=1))
+        recorded = {file.name: [sha256(file)] for file in path.parent.iterdir()
+                    if file.is_file() and write_rule(file.name) in (WRITE_ONCE, REWRITTEN)}
+    current = [value for value in recorded.get(path.name, [])[-1:] if keep_current and value != digest]
+    recorded[path.name] = [*current, digest]
+    content = {name: digests[0] if len(digests) == 1 else digests for name, digests in sorted(recorded.items())}
+    atomic_write(listing, json.dumps(content, indent=1))
 
 
 def _recorded(path: Path) -> dict[str, list[str]]:

@@ -1,10 +1,10 @@
-"""Which device computes: the one place that decides, for training and inference.
+"""Selection of the device, for training and inference.
 
     stemma pretrain bert@tiny --corpus notes.txt --out run --device cuda
     model = stemma.load("run", device="cpu")
 
-What is asked for holds for all that one call does: a pipeline's stages, a lab's cells, the scoring after a fine-tune.
-So it travels beside the arguments, in a context variable; threads do not see each other's.
+A requested device applies to everything that a call does: a pipeline's stages, a lab's cells, the evaluation after
+fine-tuning. So it is a context variable, not an argument; each thread has its own.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ Result = TypeVar("Result")
 
 
 def requested_device() -> str | None:
-    """What the caller asked for; None: nothing."""
+    """The device that the caller requested; None if none."""
     return _requested.get()
 
 
 def check_device_name(name: str) -> str:
-    """Refuses what is no device, without looking for it."""
+    """Raise if this is not a device name; does not check that the device exists."""
     if not _KNOWN.fullmatch(name):
         raise UserError(f'--device is "{name}"; choose auto, cpu, cuda, cuda:N (the N-th, from 0) or mps.')
     return name
 
 
 def request_device(name: str | None) -> None:
-    """From here on in this context; None changes nothing."""
+    """Request a device for the rest of this context; None changes nothing."""
     if name is not None:
         _requested.set(check_device_name(name))
 
 
 @contextmanager
 def use_device(name: str | None) -> Iterator[None]:
-    """While this lasts; None changes nothing."""
+    """Request a device inside the block; None changes nothing."""
     token = _requested.set(_requested.get() if name is None else check_device_name(name))
     try:
         yield
@@ -58,7 +58,7 @@ def use_device(name: str | None) -> Iterator[None]:
 
 def takes(keyword: str, given: Callable[[Any], AbstractContextManager[None]]) -> \
         Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """For functions with this keyword: what it is `given` holds for all that they call."""
+    """Decorator for functions with this keyword argument: runs them inside the context manager `given(value)`."""
     def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @wraps(function)
         def inner(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
@@ -74,19 +74,19 @@ accepts_device = takes("device", use_device)
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The device of this name, or else the one that was asked for; `auto` is the first CUDA device if there is one.
-    Apple's has to be named: nothing here has been tried on it, and it lacks double precision."""
+    """The device of this name, or else the requested one; `auto` is the first CUDA device if there is one, else the
+    CPU. `mps` must be named explicitly: it is untested, and it lacks double precision."""
     import torch
 
-    chosen = check_device_name(name or _requested.get() or AUTO)
-    if chosen == AUTO:
+    name = check_device_name(name or _requested.get() or AUTO)
+    if name == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(chosen)
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"there is no CUDA device here for --device {chosen} (torch sees none); choose cpu, or auto "
+        raise UserError(f"there is no CUDA device here for --device {name} (torch sees none); choose cpu, or auto "
                         "for the best that there is.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"--device {chosen} is not here: torch sees {torch.cuda.device_count()}, counted from 0; "
+        raise UserError(f"--device {name} is not here: torch sees {torch.cuda.device_count()}, counted from 0; "
                         "choose a lower number.")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("there is no Apple GPU here for --device mps; choose cpu, or auto for the best that there is.")

@@ -1,14 +1,14 @@
-"""What stemma's loggers say, seen from the code that calls them.
+"""Filters for log messages of Stemma, set by the calling code.
 
-Modules log as usual: `logging.getLogger(__name__)`. A caller that knows more about its callee's notes says so here:
+Modules log as usual: `logging.getLogger(__name__)`. A caller can change the messages of the code it calls:
 
     with about("domain"):            # "the text has ..." becomes "domain: the text has ..."
-    with each_once():                # what was said of one cell is not said again of the next
-    with silenced():                 # it was said before, or nobody asked
-    for passage in quietly(again):   # a file that is read for the second time
+    with each_once():                # drop repeated messages
+    with silenced():                 # drop all messages
+    for passage in quietly(items):   # iterate without messages, such as when a file is read again
 
-The changes hold for the thread that makes them. While there are any, a handler on the logger `stemma` applies them and
-hands the records on to whatever handlers there are, those of the root logger included.
+The filters apply to the current thread. While there are any, a handler on the logger `stemma` applies them and passes
+the records on to the existing handlers, including those of the root logger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-Change = Callable[[str], str | None]  # the text to log instead; None: nothing
+Change = Callable[[str], str | None]  # message -> new message, or None to drop it
 Item = TypeVar("Item")
 
 ROOT = logging.getLogger("stemma")
@@ -29,7 +29,7 @@ _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Notes from inside begin with this name."""
+    """Put this name before all messages."""
     with _changed(lambda text: f"{name}: {text}"):
         yield
 
@@ -42,26 +42,26 @@ def silenced() -> Iterator[None]:
 
 @contextmanager
 def each_once(told: set[str] | None = None) -> Iterator[None]:
-    """The same note is given once; `told`: those that were given before."""
-    known = set[str]() if told is None else told
+    """Log each message once; `told` has the messages logged before."""
+    logged = set[str]() if told is None else told
 
-    def new(text: str) -> str | None:
-        if text in known:
+    def drop_repeated(text: str) -> str | None:
+        if text in logged:
             return None
-        known.add(text)
+        logged.add(text)
         return text
 
-    with _changed(new):
+    with _changed(drop_repeated):
         yield
 
 
 def quietly(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items, made without a note. Whoever takes them may log between two of them."""
-    waiting = iter(items)
+    """The items, produced without messages. The consumer may log between two items."""
+    iterator = iter(items)
     while True:
         with silenced():
             try:
-                item = next(waiting)
+                item = next(iterator)
             except StopIteration:
                 return
         yield item
@@ -69,7 +69,7 @@ def quietly(items: Iterable[Item]) -> Iterator[Item]:
 
 @contextmanager
 def _changed(change: Change) -> Iterator[None]:
-    before = _changes.set((change, *_changes.get()))  # the innermost comes first
+    before = _changes.set((change, *_changes.get()))  # innermost first
     _relay.use()
     try:
         yield
@@ -79,7 +79,7 @@ def _changed(change: Change) -> Iterator[None]:
 
 
 class _Relay(logging.Handler):
-    """In place of the handlers of the logger `stemma`, for as long as anybody has changes to make."""
+    """Replaces the handlers of the logger `stemma` while there are filters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Relay(logging.Handler):
         with self._guard:
             self._users -= 1
             if not self._users:
-                added = [one for one in ROOT.handlers if one is not self]  # by somebody in between
+                added = [handler for handler in ROOT.handlers if handler is not self]  # added meanwhile
                 ROOT.handlers, ROOT.propagate = [*self._handlers, *added], self._propagate
 
     def handle(self, record: logging.LogRecord) -> bool:

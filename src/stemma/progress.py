@@ -1,14 +1,14 @@
-"""How far long work is: a bar on a terminal, and elsewhere (nohup, Slurm, CI) a plain line now and then, on stderr.
+"""Progress of long work on stderr: a bar on a terminal, otherwise (nohup, Slurm, CI) a plain line from time to time.
 
-    with stage("tokenising", total=size, unit="bytes") as work:
+    with progress_stage("tokenising", total=size, unit="bytes") as stage:
         for block in blocks:
-            work.done(block.end)          # or work.advance(1)
+            stage.set_count(block.end)    # or stage.advance(1)
 
     progress: tokenising · 43% · 12.3 of 28.4 MB · 1:30 · 2:00 left
 
-Whoever does the work says so, and need not know who is watching: nobody, until the command line calls `watched()`.
-Stages may be nested; one of them has the bar, and a line names all of them. Lines come from a thread of their own,
-so that a call which takes minutes does not silence them.
+The code that does the work declares its stages. Nothing is shown until the command line calls `show_progress()`.
+Stages may be nested; one of them has the bar, and a line names all of them. A separate thread prints the lines, so that
+they also appear during a long call.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, TextIO
 
 FIRST_LINE_SECONDS, SECOND_LINE_SECONDS = 30.0, 60.0  # seconds to the first line, and from there to the second
-INTERVAL_GROWTH, MAX_INTERVAL_SECONDS = 1.25, 600.0  # each further line comes so much later, up to ten minutes
+INTERVAL_GROWTH, MAX_INTERVAL_SECONDS = 1.25, 600.0  # growth of the interval between further lines, and its maximum
 BarStyle = Literal["ours", "own", "none"]
-POLL_SECONDS = 1.0  # seconds between looks at the clock
+POLL_SECONDS = 1.0  # interval of checking the clock
 
 
 class ProgressStage:
-    """Work under way: what it is, how much of it is done, and of how much."""
+    """A stage of work: its label, count and total."""
 
     def __init__(self, label: str, total: float | None = None, unit: str = "", start_time: float = 0.0):
         self.label, self.total, self.unit, self.start_time = label, total, unit, start_time
         self.count = 0.0
-        self.text = ""  # in place of the count, where there is more to say
+        self.text = ""  # shown instead of the count
         self._draw: Callable[[ProgressStage], None] = lambda stage: None
 
     def set_count(self, count: float) -> None:
-        """So much is done in all."""
+        """Set the total amount done."""
         self.count = count
         self._draw(self)
 
@@ -44,27 +44,27 @@ class ProgressStage:
         self.set_count(self.count + count)
 
     def set_fraction(self, fraction: float, text: str) -> None:
-        """The share that is done, and what to say of it."""
+        """Set the fraction done, and the text to show."""
         self.total, self.text = 1.0, text
         self.set_count(fraction)
 
     def describe(self, now: float) -> str:
-        """The share, the count, how long it has taken and how long it will: what is known of them."""
-        share = self.count / self.total if self.total else None
-        parts = [] if share is None else [f"{min(share, 1.0):.0%}"]
+        """Fraction, count, elapsed time and estimated remaining time, as far as they are known."""
+        fraction = self.count / self.total if self.total else None
+        parts = [] if fraction is None else [f"{min(fraction, 1.0):.0%}"]
         spent = max(0.0, now - self.start_time)
         if self.text:
             return " · ".join([*parts, self.text])
         if self.count:
             parts.append(_format_count(self.count, self.total, self.unit))
         parts.append(format_duration(spent))
-        if share and share < 1:
-            parts.append(f"{format_duration(spent * (1 - share) / share)} left")
+        if fraction and fraction < 1:
+            parts.append(f"{format_duration(spent * (1 - fraction) / fraction)} left")
         return " · ".join(parts)
 
 
 class ProgressLines:
-    """Plain lines about the stages that are under way; the first after half a minute, the others ever more rarely."""
+    """Plain lines about the current stages; the first after half a minute, then at growing intervals."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic):
         self.stream, self.now = stream, now
@@ -77,17 +77,17 @@ class ProgressLines:
         if not stages or moment < self._due:
             return
         self._due, self._gap = moment + self._gap, min(self._gap * INTERVAL_GROWTH, MAX_INTERVAL_SECONDS)
-        told = [part for one in stages
-                for part in (one.label, one.describe(moment) if one.count or one is stages[-1] else "")]
-        print("progress: " + " · ".join(filter(None, told)), file=self.stream, flush=True)
+        parts = [part for stage in stages
+                 for part in (stage.label, stage.describe(moment) if stage.count or stage is stages[-1] else "")]
+        print("progress: " + " · ".join(filter(None, parts)), file=self.stream, flush=True)
 
 
 class _ProgressState:
-    """What the stages of this process report to."""
+    """Where the stages of this process report to."""
 
     lines: ProgressLines | None = None
     terminal: Any = None  # a rich console
-    drawn = False  # somebody has the terminal's last line
+    drawn = False  # a stage is using the terminal's last line
 
 
 _state = _ProgressState()
@@ -95,7 +95,7 @@ _state = _ProgressState()
 
 @contextmanager
 def show_progress() -> Iterator[None]:
-    """Show the progress of whatever runs inside, on stderr."""
+    """Show the progress of stages inside the block on stderr."""
     if _state.lines is not None or _state.terminal is not None:
         yield
         return
@@ -105,11 +105,11 @@ def show_progress() -> Iterator[None]:
     else:
         _state.lines = lines = ProgressLines(sys.stderr)
 
-        def look() -> None:
+        def poll() -> None:
             while not ended.wait(POLL_SECONDS):
                 lines.print_if_due()
 
-        threading.Thread(target=look, name="progress", daemon=True).start()
+        threading.Thread(target=poll, name="progress", daemon=True).start()
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def show_progress() -> Iterator[None]:
 
 @contextmanager
 def report_to(lines: ProgressLines) -> Iterator[ProgressLines]:
-    """Lines of one's own instead, with another stream and clock."""
+    """Report to these lines instead, with their own stream and clock."""
     before = _state.lines, _state.terminal
     _state.lines, _state.terminal = lines, None
     try:
@@ -130,25 +130,25 @@ def report_to(lines: ProgressLines) -> Iterator[ProgressLines]:
 
 @contextmanager
 def progress_stage(label: str, total: float | None = None, unit: str = "",
-          bar: BarStyle = "ours") -> Iterator[ProgressStage]:
-    """Say that this work is under way. On a terminal it has a bar of ours if no other stage has one; or it draws its
-    `own`, so that what it holds gets none; or it is too general for one."""
+                   bar: BarStyle = "ours") -> Iterator[ProgressStage]:
+    """Declare a stage of work. On a terminal it has a bar if no outer stage has one. `bar`: ours; own (the code draws
+    its own bar, and inner stages have none); or none."""
     lines = _state.lines
-    made = ProgressStage(label, total, unit, lines.now() if lines is not None else time.monotonic())
+    stage = ProgressStage(label, total, unit, lines.now() if lines is not None else time.monotonic())
     if lines is not None:
-        lines.stages.append(made)
+        lines.stages.append(stage)
         try:
-            yield made
+            yield stage
         finally:
-            lines.stages.remove(made)
+            lines.stages.remove(stage)
         return
     if _state.terminal is None or _state.drawn or bar == "none":
-        yield made
+        yield stage
         return
     _state.drawn = True
     try:
-        with _bar(made) if bar == "ours" else nullcontext():
-            yield made
+        with _bar(stage) if bar == "ours" else nullcontext():
+            yield stage
     finally:
         _state.drawn = False
 
@@ -161,14 +161,15 @@ def _bar(stage: ProgressStage) -> Iterator[None]:
     parts = (TextColumn("{task.fields[label]}", markup=False), first, TextColumn("{task.description}", markup=False))
     with Progress(*parts, console=_state.terminal, transient=True) as bar:
         task = bar.add_task("", total=stage.total, label=stage.label)
-        stage._draw = lambda told: bar.update(task, completed=told.count, description=told.describe(time.monotonic()))
+        stage._draw = lambda current: bar.update(task, completed=current.count,
+                                                 description=current.describe(time.monotonic()))
         yield
 
 
 def _console() -> Any:
     from rich.console import Console
 
-    # what draws a bar writes to the terminal itself, past the command line's filter of control characters
+    # A bar bypasses the command line's filter of control characters.
     return Console(file=getattr(sys.stderr, "unescaped", sys.stderr), highlight=False)
 
 
@@ -180,7 +181,7 @@ def _format_count(count: float, total: float | None, unit: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """6:10, or 1:06:10 from an hour on."""
+    """Minutes and seconds as 6:10, or with hours as 1:06:10."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,5 +1,5 @@
-"""Temporary names: what is being written stands beside its place, locked by the process that writes it, so that what a
-killed process left can be told from what another is writing."""
+"""Temporary names next to the final path. The writing process locks them, which distinguishes them from the leftovers
+of a killed process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def resolve_link(path: Path) -> Path:
-    """What a link points to: that is replaced, and the link stays."""
+    """The target of a symbolic link: writing replaces the target and keeps the link."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -22,13 +22,13 @@ def temporary_name(path: Path, ending: str) -> str:
 
 
 def create_locked(path: Path, create: Callable[[Path], None]) -> tuple[Path, int]:
-    """A new temporary name beside `path`, and the handle that keeps it locked until it is closed."""
+    """A new temporary path next to `path`, and the handle that keeps it locked until it is closed."""
     while True:
         temporary = path.with_name(temporary_name(path, "tmp"))
         create(temporary)
         try:
             handle = os.open(temporary, os.O_RDONLY)
-        except FileNotFoundError:  # taken for dead in the moment before it could be locked: another name
+        except FileNotFoundError:  # another process removed it as a leftover before it was locked: try another name
             continue
         try_lock(handle, wait=True)
         if temporary.exists():
@@ -37,7 +37,7 @@ def create_locked(path: Path, create: Callable[[Path], None]) -> tuple[Path, int
 
 
 def try_lock(handle: int, wait: bool = False) -> bool:
-    """Whether the lock was to be had; never where there are none (Windows, some network disks)."""
+    """Whether the lock was acquired; always False without lock support (Windows, some network disks)."""
     try:
         import fcntl
 
@@ -48,13 +48,13 @@ def try_lock(handle: int, wait: bool = False) -> bool:
 
 
 def remove_stale(path: Path) -> None:
-    """Clear away what killed processes left beside `path` while they wrote it. What a living one is writing is locked.
+    """Remove leftovers of killed processes next to `path`. Files of running processes are locked and stay.
 
-    A kill between two renames leaves the old folder under another name and nothing in its place: it is put back.
+    A kill between two renames leaves the old folder under another name and nothing at `path`: it is restored.
     """
     pattern = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.(tmp|old)")
-    with suppress(OSError):  # no such folder, or one that may not be read: then nothing was left there
-        for leftover in [one for one in path.parent.iterdir() if pattern.fullmatch(one.name)]:
+    with suppress(OSError):  # the folder does not exist or is not readable
+        for leftover in [file for file in path.parent.iterdir() if pattern.fullmatch(file.name)]:
             _remove_stale_file(leftover, path)
 
 

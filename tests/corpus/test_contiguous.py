@@ -115,7 +115,8 @@ def test_special_tokens_of_the_template_stand_in_every_row_and_take_no_text(corp
     for draft in epoch_of(feed, view):
         for row in range(3):
             tokens = used(draft, row)
-            assert tokens[0] == corpus.tokenizer.special_id("start") and tokens[-1] == corpus.tokenizer.special_id("separator")
+            assert tokens[0] == corpus.tokenizer.special_id("start")
+            assert tokens[-1] == corpus.tokenizer.special_id("separator")
             text[row] += tokens[1:-1]
     assert sum(text, []) == literal(view, feed.packer.template)
 

@@ -69,7 +69,8 @@ def test_running_text_is_the_same_as_alone(corpus, tmp_path, tokenizer_folder):
         assert (corpus.values_between(name, 0, alone.num_tokens) == alone.values_between(name, 0,
                                                                                          alone.num_tokens)).all()
     assert (np.asarray(alone.sentence_starts[:-1]) == corpus.sentence_starts[:len(alone.sentence_starts) - 1]).all()
-    assert CorpusSubset.all_documents(alone).documents_for("doc_sentences").num_tokens == CorpusSubset.all_documents(corpus).documents_for("stream").num_tokens
+    sentences = CorpusSubset.all_documents(alone).documents_for("doc_sentences")
+    assert sentences.num_tokens == CorpusSubset.all_documents(corpus).documents_for("stream").num_tokens
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -113,8 +114,8 @@ def test_every_kind_has_held_out_documents(corpus, share):
 
 def test_dialogues_alone_make_a_corpus(tmp_path, tokenizer_folder):
     corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False, rows=[])
-    assert corpus.annotations() == ["capitals",
-                                    "roles"] and len(CorpusSubset.all_documents(corpus).documents_for("stream").document_ranges) == 0
+    assert corpus.annotations() == ["capitals", "roles"]
+    assert len(CorpusSubset.all_documents(corpus).documents_for("stream").document_ranges) == 0
     assert corpus.manifest["dialogues"] == corpus.manifest["documents"] == 40
 
 
@@ -133,7 +134,8 @@ def test_parts_without_a_token(tmp_path, tokenizer_folder):
 def test_what_is_in_it_is_told(corpus):
     info = corpus_info(corpus.path)
     assert info["dialogues"] == 40 and info["judged"] == 30 and info["labels"] == ["0", "1", "2"]
-    assert "40 of the documents, a turn a sentence" in describe_corpus(info) and "query and a title: 0, 1, 2" in describe_corpus(info)
+    text = describe_corpus(info)
+    assert "40 of the documents, a turn a sentence" in text and "query and a title: 0, 1, 2" in text
 
 
 def test_a_bad_file_leaves_nothing_behind(tmp_path, tokenizer_folder):

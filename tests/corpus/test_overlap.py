@@ -126,7 +126,8 @@ def test_exclude_writes_the_others_unchanged(texts: tuple[Path, Path], tmp_path:
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"n": 0}, "--n is 0"), ({"threshold": 0.0}, "--limit is 0"), ({"false_positives": 0.0}, "rate of 0 is out of reach"),
+    ({"n": 0}, "--n is 0"), ({"threshold": 0.0}, "--limit is 0"),
+    ({"false_positives": 0.0}, "rate of 0 is out of reach"),
     ({"false_positives": 2.0}, "rate of 2 is out of reach"), ({"n": 10_000}, "no document of .* has 10000 words"),
 ])
 def test_settings_that_make_no_sense(texts: tuple[Path, Path], options: dict, said: str) -> None:

@@ -48,7 +48,8 @@ def test_counts_and_boundaries(built):
     assert len(corpus.manifest["shards"]) > 5
     assert len(corpus.document_starts) == 61 and len(corpus.sentence_starts) == 181
     assert set(corpus.document_starts) <= set(corpus.sentence_starts)
-    assert corpus.document_starts[0] == 0 and corpus.document_starts[-1] == corpus.sentence_starts[-1] == corpus.num_tokens
+    assert corpus.document_starts[0] == 0
+    assert corpus.document_starts[-1] == corpus.sentence_starts[-1] == corpus.num_tokens
     assert corpus.token_counts.sum() == corpus.num_tokens
     bounds = np.cumsum([0, *(shard["tokens"] for shard in corpus.manifest["shards"])])
     assert set(bounds) <= set(corpus.document_starts)  # no document crosses from a shard into the next

@@ -34,7 +34,8 @@ def test_user_dictionary_quietly_and_lazily(tmp_path):
     pytest.importorskip("jieba")
     (tmp_path / "words.txt").write_text("石墨烯电池 99999\n", encoding="utf-8")
     program = (
-        "import sys; from stemma.text.chinese_words import *; assert 'jieba' not in sys.modules; text = '新的石墨烯电池';"
+        "import sys; from stemma.text.chinese_words import *; assert 'jieba' not in sys.modules;"
+        "text = '新的石墨烯电池';"
         "before = cjk_word_starts(text).tolist(); load_user_dictionary(sys.argv[1]); after = cjk_word_starts(text);"
         "print(before[2:], after.tolist()[2:])")  # fmt: skip
     ran = subprocess.run([sys.executable, "-c", program, str(tmp_path / "words.txt")], capture_output=True, text=True)

@@ -177,7 +177,8 @@ class AnnotationWriter:
                           for index, kind in zip(nonempty, kinds, strict=True))
         described = [{"text": text, "count": count, **({"type": kind} if kind else {})}
                      for (text, kind), count in counts.items()]
-        return {"source": "spans", **self._summary(described, top)} | ({"roles": list(kind_ids)} if are_speakers else {})
+        summary = {"source": "spans", **self._summary(described, top)}
+        return {**summary, "roles": list(kind_ids)} if are_speakers else summary
 
     def _find_and_write(self, entries: list[str], characters: bool,
                         progress: ProgressCallback | None = None) -> np.ndarray:

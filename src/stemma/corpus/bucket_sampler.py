@@ -137,8 +137,8 @@ class BucketSampler(RowSampler):
         """For each set of pairs, the indices of its documents in this subset, and the number of them per epoch."""
         groups = self.subset.corpus.manifest.get("groups", [])
         if len(mixture_weights) != len(groups) or min(mixture_weights, default=0) < 0 or not any(mixture_weights):
-            raise UserError(f"{len(mixture_weights)} rates for {len(groups)} groups of pairs; give each group a rate of "
-                            "0 or more, and not 0 to all.")
+            raise UserError(f"{len(mixture_weights)} rates for {len(groups)} groups of pairs; give each group a rate "
+                            "of 0 or more, and not 0 to all.")
         document = np.searchsorted(self.subset.corpus.document_starts, self.subset.document_ranges[:, 0])
         owner = np.searchsorted([group["first"] for group in groups], document, side="right") - 1
         members = [np.flatnonzero(owner == group) for group in range(len(groups))]

@@ -1,1 +1,1 @@
-"""Everything a recipe can say, as types: one file per section, no behaviour, no torch."""
+"""Types of all recipe settings: one file per section, no behaviour, no torch."""

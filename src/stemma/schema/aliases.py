@@ -1,8 +1,8 @@
-"""What users of Hugging Face's scripts and of UER type, and what it is called here: the only table of it.
+"""Names of options and settings in Hugging Face's scripts and in UER, with their names here, for hints in errors.
 
-A word has one or more answers, the best first: an option (`--out`), an argument (`RECIPE`), a key of a recipe
-(`training.learning_rate`), or, with an empty name, only the sentence that says why there is none. Each verb and recipe
-takes the first answer that it has.
+A name has one or more aliases, the best first: an option (`--out`), an argument (`RECIPE`), a recipe key
+(`training.learning_rate`), or, with an empty name, only a sentence that says why there is none. Each command and recipe
+uses the first alias that it has.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 
 class Alias(NamedTuple):
+    """A name here, and a note for the hint."""
+
     name: str
     note: str = ""
 
@@ -25,15 +27,15 @@ class Alias(NamedTuple):
 
 
 _SEQUENCES = "it counts the sequences of a whole step, on all devices and in all slices"
-_RATIO = "it counts steps: your share times the number of steps"
+_RATIO = "it counts steps: your fraction times the number of steps"
 _PRECISION = "auto, bf16 or fp32; there is no fp16"
 _EPOCHS = (Alias("--epochs"),
            Alias("--tokens", "one epoch is as many tokens as `stemma corpus info DIR` counts"))
-_STEPS = (Alias("--steps"), Alias("--tokens", "compared models read equally many tokens"))
+_STEPS = (Alias("--steps"), Alias("--tokens", "compared models train on equally many tokens"))
 _MODEL = (Alias("--model"), Alias("MODEL"), Alias("--from"))
 _RECIPE = (Alias("RECIPE"), Alias("RECIPE|MODEL"), Alias("--model", "its config.json says the rest"))
 _TRAIN = (Alias("--train"), Alias("--corpus"), Alias("PATH"))
-_DEV = (Alias("--dev"), Alias("--data"), Alias("corpus.validation", "a share of the corpus is held out"))
+_DEV = (Alias("--dev"), Alias("--data"), Alias("corpus.validation", "a fraction of the corpus is held out"))
 _TEST = (Alias("--test"), Alias("--data"), Alias("PATH"))
 _OUT = (Alias("--out"),)
 _VOCABULARY = (Alias("--tokenizer", "a folder, which `stemma tokenizer train` makes"),
@@ -51,9 +53,9 @@ ALIAS_GROUPS: dict[tuple[str, ...], tuple[Alias, ...]] = {
         (Alias("training.micro_batch_size", "sequences computed at once; training.batch_size stays the whole step"),),
     ("max_seq_length", "seq_length", "block_size", "max_length", "max_source_length", "model_max_length"):
         (Alias("corpus.sequence_length"), Alias("--length")),
-    ("per_device_eval_batch_size", "eval_batch_size"): (Alias("", "batches of an evaluation are sized by themselves"),),
+    ("per_device_eval_batch_size", "eval_batch_size"): (Alias("", "the batch size of an evaluation is automatic"),),
     ("instances_buffer_size", "dataloader_num_workers"):
-        (Alias("", "text is read from memory-mapped files, so there is nothing to set"),),
+        (Alias("", "a corpus is memory-mapped, so there is nothing to set"),),
     # optimization
     ("learning_rate", "lr"): (Alias("training.learning_rate"),),
     ("warmup_steps", "num_warmup_steps"): (Alias("training.warmup_steps"),),
@@ -71,7 +73,8 @@ ALIAS_GROUPS: dict[tuple[str, ...], tuple[Alias, ...]] = {
     ("optim", "optimizer"): (Alias("training.optimizer.kind"),),
     ("lr_scheduler_type", "scheduler", "lr_scheduler"): (Alias("training.schedule.kind"),),
     ("num_decay_steps", "decay_steps", "cooldown_steps", "cooldown_frac", "cooldown"):
-        (Alias("training.schedule.decay", "a share of the budget; with training.schedule.kind=warmup_stable_decay"),),
+        (Alias("training.schedule.decay",
+               "a fraction of the budget; with training.schedule.kind=warmup_stable_decay"),),
     ("min_lr_ratio",): (Alias("training.schedule.floor"),),
     ("label_smoothing_factor", "label_smoothing"):
         (Alias("objective.translation.smoothing"), Alias("objective.span_corruption.smoothing")),
@@ -84,10 +87,10 @@ ALIAS_GROUPS: dict[tuple[str, ...], tuple[Alias, ...]] = {
     ("logging_steps", "report_steps", "log_interval"): (Alias("training.log_every"),),
     ("eval_steps", "validation_steps"): (Alias("training.validate_every"),),
     ("eval_strategy", "evaluation_strategy"):
-        (Alias("training.validate_every", "it counts steps; a run also looks at its end"),),
+        (Alias("training.validate_every", "it counts steps; a run also validates at its end"),),
     ("save_strategy",): (Alias("training.checkpoint_every", "it counts steps; a run is also saved at its end"),),
     ("report_to",): (Alias("--tensorboard"),),
-    ("resume_from_checkpoint",): (Alias("", "`stemma resume RUN` goes on with an interrupted run"),),
+    ("resume_from_checkpoint",): (Alias("", "`stemma resume RUN` continues an interrupted run"),),
     ("do_train", "do_eval", "do_predict"):
         (Alias("", "`stemma finetune` trains and evaluates; `stemma evaluate` and `stemma predict` do the rest"),),
     # files
@@ -100,7 +103,7 @@ ALIAS_GROUPS: dict[tuple[str, ...], tuple[Alias, ...]] = {
     ("train_file", "train_path", "dataset_path", "corpus_path", "train_data_file", "dataset_name"): _TRAIN,
     ("validation_file", "dev_path", "eval_file", "eval_data_file", "dev_file"): _DEV,
     ("test_file", "test_path", "predict_file"): _TEST,
-    ("validation_split_percentage",): (Alias("corpus.validation", "a share: 0.05 is 5 percent"),),
+    ("validation_split_percentage",): (Alias("corpus.validation", "a fraction: 0.05 is 5 percent"),),
     ("tokenizer_name", "vocab_path", "vocab_file", "spm_model_path", "merges_path"): _VOCABULARY,
     ("preprocessing_num_workers", "processes_num", "num_proc"): (Alias("--workers"), Alias("--processes")),
     ("line_by_line",): (Alias("--documents", "with the value line"),),
@@ -138,7 +141,7 @@ ALIAS_GROUPS: dict[tuple[str, ...], tuple[Alias, ...]] = {
     ("dup_factor", "dupe_factor"): (Alias("objective.masked_lm.duplicates"),),
     ("dynamic_masking",): (Alias("objective.masked_lm.dynamic"),),
     ("short_seq_prob",): (Alias("corpus.short_probability"),),
-    ("mlm",): (Alias("", "the recipe says what is learnt: bert hides words, gpt2 reads from left to right"),),
+    ("mlm",): (Alias("", "the recipe has the objective: bert a masked LM, gpt2 a causal LM"),),
     # writing
     ("max_new_tokens", "max_target_length"): (Alias("--tokens"), Alias("--max-extra")),
     ("min_new_tokens", "min_length"): (Alias("--min-tokens"),),
@@ -153,38 +156,38 @@ ALIASES = {word: answers for words, answers in ALIAS_GROUPS.items() for word in 
 
 
 def aliases_of(word: str) -> tuple[Alias, ...]:
-    """What a word of theirs is called here, the best first: of an option, or of a key by its last part."""
+    """Aliases of an option, or of a key by its last part, the best first."""
     return ALIASES.get(word.lstrip("-").replace("-", "_").rsplit(".", 1)[-1].casefold(), ())
 
 
 def option_hint(word: str, options: Collection[str], arguments: Collection[str]) -> str:
-    """A sentence for whoever typed an option that a verb lacks, if the verb has the same thing by another name."""
+    """A hint for an option that a command does not have, if the command has it under another name."""
     changes = any("KEY=VALUE" in argument for argument in arguments)
-    for here in aliases_of(word):
-        if here.is_option and here.name in options:
-            return _alias_sentence(here, f"`{here.name}`")
-        if here.is_key and changes:
-            return _alias_sentence(here, f"`{here.name}=VALUE`, without dashes")
-        if here.name in arguments:
-            return _alias_sentence(here, f"{here.name}, an argument without dashes")
-        if not here.name:
-            return f" {here.note[:1].upper()}{here.note[1:]}."
+    for alias in aliases_of(word):
+        if alias.is_option and alias.name in options:
+            return _alias_sentence(alias, f"`{alias.name}`")
+        if alias.is_key and changes:
+            return _alias_sentence(alias, f"`{alias.name}=VALUE`, without dashes")
+        if alias.name in arguments:
+            return _alias_sentence(alias, f"{alias.name}, an argument without dashes")
+        if not alias.name:
+            return f" {alias.note[:1].upper()}{alias.note[1:]}."
     return ""
 
 
 def key_hint(key: str, known: Collection[str]) -> str | None:
-    """What is wrong with a key of theirs: which of the `known` keys it is, or which option."""
-    answers = aliases_of(key)
-    if not answers or key in known:
+    """The problem with a foreign key: which of the `known` keys it is, or which option; None if it has no alias."""
+    aliases = aliases_of(key)
+    if not aliases or key in known:
         return None
-    for here in answers:
-        if here.name in known:
-            return f'no such key. Did you mean "{here.name}"?' + (f" ({here.note})" if here.note else "")
-    if spoken := [here for here in answers if here.is_option]:
-        listed = " or ".join(here.name + (f" ({here.note})" if here.note else "") for here in spoken)
+    for alias in aliases:
+        if alias.name in known:
+            return f'no such key. Did you mean "{alias.name}"?' + (f" ({alias.note})" if alias.note else "")
+    if options := [alias for alias in aliases if alias.is_option]:
+        listed = " or ".join(alias.name + (f" ({alias.note})" if alias.note else "") for alias in options)
         return f"no such key; it is an option here: {listed}"
-    return next((f"no such key; {here.note}" for here in answers if not here.name), None)
+    return next((f"no such key; {alias.note}" for alias in aliases if not alias.name), None)
 
 
-def _alias_sentence(here: Alias, name: str) -> str:
-    return f" Here it is {name}{f' ({here.note})' if here.note else ''}."
+def _alias_sentence(alias: Alias, name: str) -> str:
+    return f" Here it is {name}{f' ({alias.note})' if alias.note else ''}."

@@ -1,8 +1,7 @@
-"""What every table of a recipe has in common: closed keys, strict types, and
-conflicts that only two keys together show.
+"""Base class of all recipe tables: closed set of keys, strict types, and conflicts between keys.
 
-A slot that several kinds can fill (position, optimizer, an objective...) is open: what may stand there is what is
-registered (`registry.py`), looked up by its `kind` when a recipe is checked.
+A slot with several kinds (position, optimizer, objective...) accepts every registered kind (`registry.py`), looked up
+by the key `kind` when a recipe is validated.
 """
 
 from __future__ import annotations
@@ -24,38 +23,40 @@ from stemma import registry
 
 
 class ConflictKey(NamedTuple):
-    """One way to tell a conflict: the key to name, and what is wrong with it."""
+    """A key that takes part in a conflict, and the message for it."""
 
     key: str
     message: str
 
 
 Conflict = tuple[ConflictKey, ...]
-"""The same conflict told from each key that takes part; the user hears of the one they touched."""
+"""All keys of one conflict; the error names the key that the user changed."""
 
 
 class Settings(BaseModel):
+    """A table of a recipe."""
+
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    # What a size of a recipe may set is a closed list, so that a size stays a size: ideas belong into recipes.
+    # A size may set only these keys; other changes need a recipe.
     size_keys: ClassVar[tuple[str, ...]] = ()
-    laptop_keys: ClassVar[tuple[str, ...]] = ()  # those that a laptop's size may set besides, with all keys below
+    laptop_keys: ClassVar[tuple[str, ...]] = ()  # a laptop size may also set these, with all keys below them
     one_decision: ClassVar[tuple[tuple[str, ...], ...]] = ()  # groups of keys that change together in an ablation
-    structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one have no weights in common
-    adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training goes on from a model: no weight notices
-    later_keys: ClassVar[tuple[str, ...]] = ()  # added after labs had been made: left out of a cell's number while they
-    #                                             have their default, so that those labs go on
+    structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one of these cannot share weights
+    adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training continues from a model
+    later_keys: ClassVar[tuple[str, ...]] = ()  # newer than some labs: a lab cell's hash leaves them out at their
+    #                                             default, so that older labs can be resumed
 
     def has_key(self, key: str) -> bool:
-        """Whether there is such a key in this table."""
+        """Whether this table has the key."""
         return key in type(self).model_fields
 
     def flop_counts(self) -> Mapping[object, Callable[..., int]]:
-        """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
+        """FLOP formulas, from argument shapes, for operators of this part that torch's FLOP counter lacks."""
         return {}
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Values that are fine alone and impossible together, with keys relative to this table."""
+        """Values that are valid alone but not together; keys are relative to this table."""
         yield from ()
 
     def all_conflicts(self) -> Iterator[Conflict]:
@@ -63,7 +64,7 @@ class Settings(BaseModel):
         yield from self.conflicts()
         for path, table in self.subtables():
             for conflict in table.all_conflicts():
-                yield tuple(ConflictKey(f"{path}.{blame.key}", blame.message) for blame in conflict)
+                yield tuple(ConflictKey(f"{path}.{part.key}", part.message) for part in conflict)
 
     def subtables(self) -> Iterator[tuple[str, Settings]]:
         """The tables inside this one, each with its key."""
@@ -74,27 +75,27 @@ class Settings(BaseModel):
                     yield f"{name}.{key}" if key else name, table
 
     def collect_keys(self, attribute: str) -> Iterator[str]:
-        """All keys that this table and those inside it state under a name, such as `structural_keys`."""
+        """All keys that this table and its subtables list in an attribute, such as `structural_keys`."""
         yield from getattr(self, attribute)
         for path, table in self.subtables():
             yield from (f"{path}.{key}" for key in table.collect_keys(attribute))
 
     def later_defaults(self) -> Iterator[str]:
-        """Those of `later_keys`, here and inside, that have their default: a recipe says nothing new by them."""
+        """Keys of `later_keys`, here and in subtables, that have their default value."""
         yield from (key for key in self.later_keys
                     if getattr(self, key) == type(self).model_fields[key].get_default(call_default_factory=True))
         for path, table in self.subtables():
             yield from (f"{path}.{key}" for key in table.later_defaults())
 
     def key_groups(self, prefix: str = "") -> Iterator[tuple[str, ...]]:
-        """The groups of keys that this table and those inside it state as `one_decision`."""
+        """The groups in `one_decision` of this table and its subtables."""
         yield from (tuple(prefix + key for key in group) for group in self.one_decision)
         for path, table in self.subtables():
             yield from table.key_groups(f"{prefix}{path}.")
 
 
 class KindField:
-    """Marks a field that holds the settings of one of the kinds registered under this name; `optional`: or None."""
+    """Marks a field with the settings of any kind registered in this slot; `optional`: or None."""
 
     def __init__(self, slot: str, optional: bool = False):
         self.slot, self.optional = slot, optional
@@ -111,16 +112,16 @@ class KindField:
         if not isinstance(value, Mapping):
             raise PydanticKnownError("dict_type")
         kind = value.get("kind")
-        found = registry.find(self.slot, kind) if isinstance(kind, str) else None
-        if found is None:
+        entry = registry.find(self.slot, kind) if isinstance(kind, str) else None
+        if entry is None:
             raise PydanticKnownError("union_tag_invalid", {"discriminator": "kind", "tag": str(kind),
                                                            "expected_tags": ", ".join(registry.kinds(self.slot))})
-        assert found.settings is not None
-        return found.settings.model_validate(value)
+        assert entry.settings is not None
+        return entry.settings.model_validate(value)
 
 
 class KindName(KindField):
-    """Marks a field that holds just the name of a kind, as `corpus.packing` does."""
+    """Marks a field with only the name of a kind, such as `corpus.packing`."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
@@ -136,28 +137,29 @@ def _dump_with_kind(value: Settings | None, info: SerializationInfo) -> dict[str
 
 
 def kind_field_of(annotation: object, metadata: Sequence[object] = ()) -> KindField | None:
-    """The slot whose kinds may stand in a field of this type, by themselves or in a table or a list."""
+    """The slot of a field whose value is a kind, or a table or list of kinds; None for other fields."""
     mark = next((mark for mark in metadata if isinstance(mark, KindField)), None)
     if mark is not None:
         return mark
     if get_origin(annotation) is Annotated:
         inner, *marks = get_args(annotation)
         return kind_field_of(inner, marks)
-    return next((found for each in get_args(annotation) if (found := kind_field_of(each)) is not None), None)
+    inner_fields = map(kind_field_of, get_args(annotation))
+    return next((field for field in inner_fields if field is not None), None)
 
 
 def parts_in_settings(settings: Settings) -> Iterator[registry.RegistryEntry]:
-    """Every registered part that these settings name."""
+    """All registered parts that these settings name."""
     for name, field in type(settings).model_fields.items():
         value, slot = getattr(settings, name), kind_field_of(field.annotation, field.metadata)
-        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
-        for each in inside:
-            kind = getattr(each, "kind", each)
-            # what stands for a part that is not there is not registered
-            if slot is not None and isinstance(kind, str) and (found := registry.find(slot.slot, kind)) is not None:
-                yield found
-            if isinstance(each, Settings):
-                yield from parts_in_settings(each)
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+        for item in items:
+            kind = getattr(item, "kind", item)
+            # The placeholder of an absent part (`NoAttention`) is not registered.
+            if slot is not None and isinstance(kind, str) and (entry := registry.find(slot.slot, kind)) is not None:
+                yield entry
+            if isinstance(item, Settings):
+                yield from parts_in_settings(item)
 
 
 def constraint(predicate: Callable[[Any], bool], message: str) -> AfterValidator:
@@ -170,7 +172,7 @@ def constraint(predicate: Callable[[Any], bool], message: str) -> AfterValidator
 
 
 def integer_or(word: str, minimum: int) -> PlainValidator:
-    """A whole number, or one word; checked in one piece, so that what fits neither is one problem and not two."""
+    """A whole number or one word; one validator, so that an invalid value gives one problem and not two."""
     def check(value: object) -> Any:
         if value == word or type(value) is int and value >= minimum:
             return value
@@ -179,7 +181,7 @@ def integer_or(word: str, minimum: int) -> PlainValidator:
     return PlainValidator(check)
 
 
-MAX_NUMBER = 10**12  # the product of two sizes is then a number that a tensor can have
+MAX_NUMBER = 10**12  # so that the product of two sizes fits a tensor's number of elements
 at_most_max = constraint(lambda n: n <= MAX_NUMBER, f"must be at most {MAX_NUMBER:,}")
 Count = Annotated[int, constraint(lambda n: n >= 1, "must be 1 or more"), at_most_max]
 Natural = Annotated[int, constraint(lambda n: n >= 0, "must be 0 or more"), at_most_max]

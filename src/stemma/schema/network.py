@@ -1,4 +1,4 @@
-"""What a network is made of: sizes, and one kind for each exchangeable part."""
+"""Network settings: sizes, and one kind for each exchangeable part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stemma.schema.parts import (
 )
 
 MISSING: Any = object()
-TOKENS, SEGMENTS, TASKS = "tokens", "segments", "tasks"  # inputs of any text, by the names that they have in streams
+TOKENS, SEGMENTS, TASKS = "tokens", "segments", "tasks"  # names of the inputs of every text, as in streams
 TEXT_INPUTS = (TOKENS, SEGMENTS, TASKS)
 
 
@@ -41,9 +41,10 @@ def _refuse_missing(value: object) -> Any:
     return value
 
 
-# Marks a key of [network] that must be stated only where a body needs it. Otherwise its default stands there, which
-# nothing reads, and which is not part of the recipe (BODY_KEYS), or which is what most bodies want (the others).
+# Marks a key of [network] that is required only if a body needs it. Otherwise it has its default, which is unused and
+# not part of the recipe (BODY_KEYS), or suits most bodies (the other keys).
 IfNeeded = BeforeValidator(_refuse_missing)
+
 
 class NetworkSettings(Settings):
     size_keys = ("layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout")
@@ -59,13 +60,12 @@ class NetworkSettings(Settings):
     heads: Annotated[Width, IfNeeded] = 1
     feedforward: Annotated[Width, IfNeeded] = 1
     dropout: BelowOne
-    inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
-    output_dropout: BelowOne = 0.0  # of a stack's output, behind its last norm (T5, Transformer-XL, XLNet)
+    inner_dropout: BelowOne = 0.0  # after the activation of the feed-forward layer
+    output_dropout: BelowOne = 0.0  # of a stack's output, after the final norm (T5, Transformer-XL, XLNet)
     activation: Activation
-    bias: bool = True  # constants beside the feed-forward matrices, and in a head's own layer
+    bias: bool = True  # bias terms of the feed-forward layers and of a head's hidden layer
     embedding: EmbeddingSettings = EmbeddingSettings()
-    inputs: dict[str, Annotated[InputSettings, KindField("input")]] = {}  # read besides tokens, by name; left out if
-    #                                                                       empty
+    inputs: dict[str, Annotated[InputSettings, KindField("input")]] = {}  # inputs besides tokens, by name
     position: Annotated[PositionSettings, KindField("position"), IfNeeded] = Field(
         default_factory=lambda: registry.parse_settings("position", {"kind": "none"}))
     attention: Annotated[AttentionSettings, KindField("attention"), IfNeeded] = Field(default_factory=NoAttention)
@@ -74,70 +74,72 @@ class NetworkSettings(Settings):
     memory: MemorySettings | None = None
     depth: Annotated[BodySettings, KindField("body")] = Field(
         default_factory=lambda: registry.parse_settings("body", {"kind": "stacked"}))
-    transition: Annotated[str, KindName("feedforward")] = "feedforward"  # what follows attention in a block;
-    #                                                   gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202)
+    # The layer after attention in a block; gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202).
+    transition: Annotated[str, KindName("feedforward")] = "feedforward"
     decoder: DecoderSettings | None = None
-    sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
+    sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # cross-layer parameter sharing (ALBERT)
     generator: GeneratorSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _mark_missing_keys(cls, values: object) -> Any:
-        """With a mark at every key that a body needs and nobody states."""
+        """Mark every required key that is missing."""
         if not isinstance(values, Mapping):
             return values
         return {**values, **{key: MISSING for key in needed_keys(values) if key not in values}}
 
     @model_serializer(mode="wrap")
     def _without_unneeded_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys that no body needs, and without inputs where there are none."""
+        """Leave out the keys that no body needs, and empty inputs."""
         return {key: value for key, value in dump(self).items() if self.has_key(key) and (key != "inputs" or value)}
 
     def has_key(self, key: str) -> bool:
-        return super().has_key(key) and (key not in BODY_KEYS or
-                                     any(key in part.body.required_keys for part in self.parts().values()))
+        return super().has_key(key) and (
+            key not in BODY_KEYS or any(key in part.body.required_keys for part in self.parts().values()))
 
     def parts(self) -> dict[str, NetworkPart]:
-        """The parts by name, each behind the one that it attends to. The last one writes."""
-        made = {"encoder": NetworkPart("encoder", self.depth, self.layers)}
+        """The parts by name, each after the one it attends to. The last one generates."""
+        parts = {"encoder": NetworkPart("encoder", self.depth, self.layers)}
         if self.decoder is not None:
-            own = self.decoder.depth
-            made["decoder"] = NetworkPart("decoder", self.depth if own is None else own, self.decoder.layers,
-                                          attends_to="encoder", key="depth" if own is None else "decoder.depth")
-        return made
+            body = self.decoder.depth
+            parts["decoder"] = NetworkPart("decoder", self.depth if body is None else body, self.decoder.layers,
+                                           attends_to="encoder", key="depth" if body is None else "decoder.depth")
+        return parts
 
     def inputs_of(self, part: NetworkPart) -> dict[str, InputSettings]:
-        """All that a part reads of each position, by name."""
+        """All inputs of a part, by name."""
         counts = {SEGMENTS: self.embedding.segments, TASKS: self.embedding.tasks}
-        told: dict[str, dict[str, Any]] = {TOKENS: {}, **{name: {"count": n} for name, n in counts.items() if n}}
-        made = {name: registry.parse_settings("input", {"kind": name, **values}) for name, values in told.items()}
-        return made | {name: one for name, one in self.inputs.items() if part.attends_to is None or one.decoder}
+        values: dict[str, dict[str, Any]] = {TOKENS: {}, **{name: {"count": n} for name, n in counts.items() if n}}
+        inputs = {name: registry.parse_settings("input", {"kind": name, **keys}) for name, keys in values.items()}
+        return inputs | {name: settings for name, settings in self.inputs.items()
+                         if part.attends_to is None or settings.decoder}
 
     @property
     def one_block(self) -> NetworkPart | None:
-        """The first part that has one block for all its layers, if any has."""
+        """The first part whose layers share one block; None if there is none."""
         return next((part for part in self.parts().values() if part.body.shares_one_block), None)
 
     @property
     def total_layers(self) -> int:
-        """Of all parts; the embedding is none."""
+        """Number of layers of all parts, without the embedding."""
         return sum(part.layers for part in self.parts().values())
 
     @property
     def max_length(self) -> int | None:
-        """How many tokens can be read at once; None: any number."""
+        """Maximum sequence length; None: unlimited."""
         return self.position.max_length
 
     def generator_network(self) -> NetworkSettings:
-        """The generator's own: a network without a generator, narrower by the multiplier, over the same embedding. Its
-        heads become as many fewer, and fewer still where its width could not be parted among them."""
+        """Settings of the generator: this network scaled by the multiplier, with the same embedding size. The number of
+        heads is scaled too, and reduced until it divides the width."""
         assert self.generator is not None
-        by = self.generator.multiplier
-        width, most = max(1, round(self.width * by)), max(1, round(self.heads * by))
-        heads = most if self.attention.head_width else max(n for n in range(1, most + 1) if width % n == 0)
+        scale = self.generator.multiplier
+        width, max_heads = max(1, round(self.width * scale)), max(1, round(self.heads * scale))
+        heads = max_heads if self.attention.head_width else max(
+            n for n in range(1, max_heads + 1) if width % n == 0)
         embedding = self.embedding.model_copy(update={"width": self.embedding.width or self.width})
         return self.model_copy(update={"layers": self.generator.layers or self.layers, "width": width, "heads": heads,
-                                       "feedforward": max(1, round(self.feedforward * by)), "embedding": embedding,
+                                       "feedforward": max(1, round(self.feedforward * scale)), "embedding": embedding,
                                        "generator": None})
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -151,7 +153,7 @@ class NetworkSettings(Settings):
         yield from self._unread_key_conflicts()
         yield from self._feature_conflicts()
         if self.memory is not None and not relative:
-            yield (ConflictKey("memory", "needs network.position.kind=relative_xl: places of the past have no number"),
+            yield (ConflictKey("memory", "needs network.position.kind=relative_xl: the past has no absolute position"),
                    ConflictKey("position.kind",
                                "with network.memory only relative_xl will do (or remove=network.memory)"))
         if self.attention.segments and not relative:
@@ -160,8 +162,7 @@ class NetworkSettings(Settings):
         adding = next((part for part in self.parts().values() if part.body.adds_positions), None)
         if adding is not None and not self.position.addable_per_step:
             yield (ConflictKey(f"{adding.key}.kind",
-                               "recurrent depth adds positions at every step: it needs sinusoidal "
-                                               "ones"),
+                               "recurrent depth adds positions at every step: it needs sinusoidal ones"),
                    ConflictKey("position.kind", "with recurrent depth only sinusoidal will do"))
         if "rotation" in self.position.required_features:
             yield from self._rotary_conflicts()
@@ -177,49 +178,50 @@ class NetworkSettings(Settings):
                    ConflictKey(f"{one_block.key}.kind",
                                "recurrent depth shares all there is; leave network.sharing out"))
         if one_block and any(self.attention.windows):
-            yield (ConflictKey("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
+            yield (ConflictKey("attention.windows", "alternate between layers, and recurrent depth has one layer"),)
         if one_block and self.embedding.query:
             yield (ConflictKey("embedding.query", "a second stream is not supported with recurrent depth"),
-                   ConflictKey(f"{one_block.key}.kind", "recurrent depth does not support a second stream "
-                                                  "(network.embedding.query)"))
+                   ConflictKey(f"{one_block.key}.kind",
+                               "recurrent depth does not support a second stream (network.embedding.query)"))
         if self.embedding.fusion is not None and not self.inputs:
             yield (ConflictKey("embedding.fusion",
                                "there is nothing to combine tokens with: add [network.inputs.NAME]"),)
-        for name, one in self.inputs.items():
-            yield from self._misread(name, one)
+        for name, settings in self.inputs.items():
+            yield from self._input_conflicts(name, settings)
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (ConflictKey("embedding.cutoffs",
                                "already say how wide each part is; leave network.embedding.width out"),
                    ConflictKey("embedding.width", "does not combine with network.embedding.cutoffs"))
 
-    def _misread(self, name: str, one: InputSettings) -> Iterator[Conflict]:
-        """What is wrong with an input of [network.inputs]."""
+    def _input_conflicts(self, name: str, settings: InputSettings) -> Iterator[Conflict]:
+        """Conflicts of one input of [network.inputs]."""
         if not name.isidentifier() or name in TEXT_INPUTS:
-            yield (ConflictKey(f"inputs.{name}", f"an input is named by letters, digits and _, and not "
-                                           f"{', '.join(TEXT_INPUTS[:-1])} or {TEXT_INPUTS[-1]}"),)
-        elif one.told_by is not None:
+            yield (ConflictKey(f"inputs.{name}",
+                               f"an input is named by letters, digits and _, and not {', '.join(TEXT_INPUTS[:-1])} or "
+                               f"{TEXT_INPUTS[-1]}"),)
+        elif settings.told_by is not None:
             yield (ConflictKey(f"inputs.{name}.kind",
-                               f"{one.kind} are read where {one.told_by} says so: set that instead"),)
-        if one.decoder and self.decoder is None:
+                               f"{settings.kind} are read where {settings.told_by} says so: set that instead"),)
+        if settings.decoder and self.decoder is None:
             yield (ConflictKey(f"inputs.{name}.decoder", "there is no decoder to read it: leave it out"),)
-        elif one.decoder and not one.from_ids:
+        elif settings.decoder and not settings.from_ids:
             yield (ConflictKey(f"inputs.{name}.decoder",
-                               f"a decoder's text is tokens alone, and {one.kind} are not made "
-                                                   "from token ids: leave it out, and the encoder alone reads them"),)
+                               f"a decoder's text is tokens alone, and {settings.kind} are not made from token ids: "
+                               "leave it out, and the encoder alone reads them"),)
 
     def _unread_key_conflicts(self) -> Iterator[Conflict]:
-        """Keys that are stated although no body of this network has anything to do with them."""
+        """Keys that are set although no body of this network uses them."""
         for key in (key for key in BODY_KEYS if key in self.model_fields_set and not self.has_key(key)):
             yield (ConflictKey(key, f"means nothing to a body of kind {self.depth.kind}: remove=network.{key}"),)
 
     def _feature_conflicts(self) -> Iterator[Conflict]:
-        """What attention of this kind, or a body without attention, cannot do and another key asks for."""
-        asking = {"position.kind": self.position.required_features, "memory": {"memory"} if self.memory is not None
-                  else set(),
-                  "attention.windows": {"windows"} if any(self.attention.windows) else set(),
-                  "attention.segments": {"relative"} if self.attention.segments else set(),
-                  "embedding.query": {"masks"} if self.embedding.query else set()}
-        for key, features in asking.items():
+        """Features that other keys need and the attention, or a body without attention, does not support."""
+        required = {"position.kind": self.position.required_features,
+                    "memory": {"memory"} if self.memory is not None else set(),
+                    "attention.windows": {"windows"} if any(self.attention.windows) else set(),
+                    "attention.segments": {"relative"} if self.attention.segments else set(),
+                    "embedding.query": {"masks"} if self.embedding.query else set()}
+        for key, features in required.items():
             yield from self.missing_features(features, f"network.{key}", key)
         if self.decoder is not None:
             yield from self.missing_features({"causal", "cache"}, "network.decoder", "decoder", "decoder")
@@ -230,39 +232,39 @@ class NetworkSettings(Settings):
                        ConflictKey(part.name, f"{what}: set network.{part.name}.depth.kind=stacked"))
 
     def missing_features(self, features: Collection[str], required_by: str, key: str = "",
-                part: str = "encoder") -> Iterator[Conflict]:
-        """A conflict for each feature that `whose` key needs of a part, and its attention, or a body that has none,
-        lacks."""
-        chosen = self.parts()[part]
-        owner, kind = ("attention.kind",
-                       f"attention of kind {self.attention.kind}") if chosen.body.uses_attention else \
-            (f"{chosen.key}.kind", f"a body of kind {chosen.body.kind}")
+                         part: str = "encoder") -> Iterator[Conflict]:
+        """A conflict for each of the features that `required_by` needs and the part does not support."""
+        network_part = self.parts()[part]
+        if network_part.body.uses_attention:
+            owner, kind = "attention.kind", f"attention of kind {self.attention.kind}"
+        else:
+            owner, kind = f"{network_part.key}.kind", f"a body of kind {network_part.body.kind}"
         for feature in sorted(set(features) - self.supported_features(part)):
             what = f"{kind} {FEATURES[feature]}"
             yield (ConflictKey(owner, f"{what}, which {required_by} needs"),
                    *((ConflictKey(key, f"{what}: choose another network.{owner}"),) if key else ()))
 
     def supported_features(self, part: str = "encoder") -> frozenset[str]:
-        """What a part can do, of FEATURES."""
+        """The FEATURES that a part supports."""
         body = self.parts()[part].body
         return self.attention.supports if body.uses_attention else body.supports
 
     def _rotary_conflicts(self) -> Iterator[Conflict]:
-        """Rotary positions turn pairs of numbers."""
+        """Rotary positions rotate pairs of dimensions, so the head width must be even."""
         networks = {"": self}
         if self.generator is not None:
             networks["the generator's "] = self.generator_network()
         for whose, network in networks.items():
             width = network.attention.head_width or network.width // network.heads
             if width % 2:
-                what = f"rotary positions turn pairs of numbers, and {whose}heads are {width} wide: an even width is " \
-                       "needed"
+                what = f"rotary positions rotate pairs of numbers, and {whose}heads are {width} wide: an even width " \
+                       "is needed"
                 keys = ["attention.head_width"] if self.attention.head_width else ["heads", "width"]
-                yield tuple(ConflictKey(key, what) for key in [*keys, "position.kind",
-                                                               *(["generator"] if whose else [])])
+                keys += ["position.kind", *(["generator"] if whose else [])]
+                yield tuple(ConflictKey(key, what) for key in keys)
 
     def _generator_conflicts(self) -> Iterator[Conflict]:
-        """What a network with a generator cannot have: both read a row whole, once, by a table that is in one piece."""
+        """Keys that a network with a generator does not support."""
         present = {"memory": self.memory is not None, "decoder": self.decoder is not None,
                    "embedding.query": self.embedding.query, "embedding.cutoffs": bool(self.embedding.cutoffs)}
         for key, there in present.items():
@@ -271,7 +273,7 @@ class NetworkSettings(Settings):
                        ConflictKey("generator", f"is not supported beside network.{key}"))
 
     def _decoder_conflicts(self) -> Iterator[Conflict]:
-        """What a network with a decoder cannot have."""
+        """Keys that a network with a decoder does not support."""
         present = {"memory": self.memory is not None,
                    "position.kind": self.position.relative, "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
@@ -284,18 +286,18 @@ class NetworkSettings(Settings):
 
 
 def needed_keys(values: Mapping[str, object]) -> set[str]:
-    """The keys of a [network], not checked yet, that its bodies need; of a kind that nobody knows, those of most."""
+    """Keys that the bodies of an unvalidated [network] need; for an unknown kind, those of most kinds."""
     decoder = values.get("decoder")
     stated = [values.get("depth", {"kind": "stacked"}), decoder.get("depth") if isinstance(decoder, Mapping) else None]
     needed: set[str] = set()
     for body in (body for body in stated if body is not None):
         kind = body.get("kind") if isinstance(body, Mapping) else None
-        found = registry.find("body", kind) if isinstance(kind, str) else None
+        entry = registry.find("body", kind) if isinstance(kind, str) else None
         needed |= body.required_keys if isinstance(body, BodySettings) else \
-            BodySettings.required_keys if found is None else found.settings.required_keys
+            BodySettings.required_keys if entry is None else entry.settings.required_keys
     return needed
 
 
 def unread_keys(values: Mapping[str, object]) -> set[str]:
-    """The keys of a [network], not checked yet, that mean nothing to its bodies."""
+    """Keys that the bodies of an unvalidated [network] do not use."""
     return set(BODY_KEYS) - needed_keys(values)

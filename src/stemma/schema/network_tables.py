@@ -1,4 +1,4 @@
-"""The tables inside [network] that have no kinds: embedding, norm, how weights start, memory, decoder, generator."""
+"""Tables of [network] without kinds: embedding, norm, initialization, memory, decoder, generator."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class EmbeddingSettings(Settings):
     size_keys = ("width", "shrink")
     structural_keys = ("query", "norm")
 
-    width: Width | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
-    segments: Natural = 0  # how many segment vectors; 0 = none
-    tasks: Natural = 0  # how many task vectors; 0 = none (ERNIE 2.0)
+    width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
+    segments: Natural = 0  # number of segment embeddings; 0 = none
+    tasks: Natural = 0  # number of task embeddings; 0 = none (ERNIE 2.0)
     scale: bool = False  # multiply by the square root of the width
-    norm: bool = False  # normalise the sum of token, segment and position
-    query: bool = False  # one more vector: a place whose token must not be seen (XLNet's second stream)
-    cutoffs: list[Count] = []  # a vocabulary sorted by frequency, parted here: rare words get narrower vectors
-    shrink: Count = 4  # each part's vectors are so many times narrower than the part's before
+    norm: bool = False  # normalize the sum of token, segment and position embeddings
+    query: bool = False  # a learned embedding for query positions (XLNet's query stream)
+    cutoffs: list[Count] = []  # adaptive embedding: the vocabulary, sorted by frequency, is split here
+    shrink: Count = 4  # each part has an embedding size this many times smaller than the part before
     dropout: BelowOne | None = None  # of the sum; None = network.dropout
-    fusion: Annotated[str | None, KindName("fusion", optional=True)] = None  # how tokens and network.inputs become one
-    #                                                                          vector; None = sum
-    quiet: bool = False  # scores of tokens are divided by the square root of the width: a loud table (T5)
+    # How tokens and network.inputs are combined; None = sum.
+    fusion: Annotated[str | None, KindName("fusion", optional=True)] = None
+    quiet: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.cutoffs != sorted(set(self.cutoffs)):
@@ -50,12 +50,12 @@ class EmbeddingSettings(Settings):
 class NormSettings(Settings):
     structural_keys = ("kind", "place")
 
-    kind: Annotated[str, KindName("norm")]  # scale: only the size is brought to 1, the mean is left alone (T5)
+    kind: Annotated[str, KindName("norm")]  # layer: LayerNorm; scale: RMSNorm (T5)
     place: Literal["post", "pre"]
     epsilon: Positive
-    weight: bool = True  # a factor for each number, learned
-    bias: bool = True  # and a constant; kind scale has none
-    first: bool = True  # false, with place = pre: none before the first attention, which reads the embedding's
+    weight: bool = True  # a learned scale
+    bias: bool = True  # a learned bias; kind scale has none
+    first: bool = True  # false, with place = pre: no norm before the first attention; the embedding has one
 
     def conflicts(self) -> Iterator[Conflict]:
         if registry.get("norm", self.kind).settings.has_bias and self.bias and not self.weight:
@@ -68,15 +68,15 @@ class NormSettings(Settings):
 
 class InitializationSettings(Settings):
     size_keys = ("spread",)
-    adjustable_keys = ("distribution",)  # how weights are drawn is asked only of those that are new
+    adjustable_keys = ("distribution",)  # concerns only weights that are new
 
-    spread: Positive | None = None  # standard deviation, before anything is cut off; None = 1 / sqrt(width)
-    distribution: Literal["truncated_normal", "normal"] = "truncated_normal"  # truncated: nothing beyond two standard
-    #                                                                           deviations, as in BERT's code
-    residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
-    zero_output: bool = False  # the same start at zero: every block begins as the identity
-    by_input: bool = False  # each matrix by itself: 1 / sqrt(what enters it) (T5)
-    embedding: Positive | None = None  # of the embedding table; None = as everything else
+    spread: Positive | None = None  # standard deviation, before truncation; None = 1 / sqrt(width)
+    # truncated_normal: truncated at two standard deviations, as in BERT's code
+    distribution: Literal["truncated_normal", "normal"] = "truncated_normal"
+    residual: bool = False  # scale output projections by 1 / sqrt(number of residual additions) (GPT-2)
+    zero_output: bool = False  # initialize output projections with zeros: every block starts as the identity
+    by_input: bool = False  # standard deviation of each matrix: 1 / sqrt(input width) (T5)
+    embedding: Positive | None = None  # standard deviation of the embedding; None = `spread`
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.residual and self.zero_output:
@@ -87,38 +87,35 @@ class InitializationSettings(Settings):
         return self.spread if self.spread is not None else width**-0.5
 
 
-MemoryLength = Annotated[int, constraint(lambda n: n >= 1,
-                                         "must be 1 or more; remove=network.memory reads every segment by "
-                                                "itself")]
+MemoryLength = Annotated[int, constraint(
+    lambda n: n >= 1, "must be 1 or more; remove=network.memory makes segments independent")]
 
 
 class MemorySettings(Settings):
-    """What was read before stays in sight, without a gradient (Transformer-XL)."""
+    """Cached hidden states of earlier segments, without gradient (Transformer-XL)."""
 
     size_keys = ("length", "evaluation")
 
-    length: MemoryLength  # kept while training
-    evaluation: MemoryLength | None = None  # kept otherwise; None = as in training
-    start: Literal["empty", "zeros"] = "empty"  # what stands there before anything was read
-    same_length: bool = False  # nobody sees farther than the memory is long, wherever in the segment he stands
+    length: MemoryLength  # positions during training
+    evaluation: MemoryLength | None = None  # positions during evaluation; None = as in training
+    start: Literal["empty", "zeros"] = "empty"  # content before the first segment
+    same_length: bool = False  # every query attends to at most `length` positions, itself included
 
 
 class DecoderSettings(Settings):
-    """A second body that writes, and attends to the first one's output. It shares the token embedding."""
+    """The decoder of an encoder-decoder. It attends to the encoder's output and shares the token embedding."""
 
     size_keys = ("layers",)
 
     layers: Depth
-    depth: Annotated[BodySettings | None, KindField("body", optional=True)] = None  # its own body; None =
-    #                                                                                 network.depth's
+    depth: Annotated[BodySettings | None, KindField("body", optional=True)] = None  # its body; None = network.depth
 
 
 class GeneratorSettings(Settings):
-    """A second, smaller network that fills in what is hidden, for the first to find out (ELECTRA). It reads by the
-    first one's embedding."""
+    """A smaller masked LM that fills in the masks for the discriminator (ELECTRA). They share the token embedding."""
 
     size_keys = ("multiplier",)
 
-    multiplier: Annotated[float, constraint(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
-    #                                                                                     heads and feed-forward
+    # Of width, heads and feed-forward width.
+    multiplier: Annotated[float, constraint(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
     layers: Depth | None = None  # None = as many as the network

@@ -1,4 +1,4 @@
-"""One layer of values on top of another: how a child recipe, a size or a command line changes what was there."""
+"""Merges layers of values: a child recipe, a size or command-line changes on top of the previous values."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ ABSENT: Any = object()
 
 
 class Problem(NamedTuple):
+    """A problem with one key of a recipe."""
+
     key: str
-    value: Any  # ABSENT where there is none to show
+    value: Any  # ABSENT if there is none to show
     message: str
 
     @property
     def location(self) -> str:
-        return self.key if self.value is ABSENT or isinstance(self.value,
-                                                              dict) else f"{self.key} = {format_value(self.value)}"
+        has_value = self.value is not ABSENT and not isinstance(self.value, dict)
+        return f"{self.key} = {format_value(self.value)}" if has_value else self.key
 
 
 def format_value(value: object) -> str:
-    """A value as it would be typed behind `key=`."""
+    """A value as in `key=value` on the command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"[{', '.join(map(format_value, value))}]" if isinstance(value, list) else str(value)
 
 
 def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
+    """Nested tables -> dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -44,7 +46,7 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 
 def nest(pairs: Mapping[str, object]) -> dict[str, Any]:
-    """Dotted keys as nested tables."""
+    """Dotted keys -> nested tables."""
     nested: dict[str, Any] = {}
     for key, value in pairs.items():
         *tables, last = key.split(".")
@@ -69,7 +71,7 @@ def get_by_path(values: Mapping[str, object], key: str) -> Any:
 
 
 def parse_changes(changes: Sequence[str] | Mapping[str, object]) -> tuple[dict[str, Any], list[Problem]]:
-    """`key=value` pairs as one layer: the unnamed child recipe of a command line."""
+    """`key=value` changes of a command line as one layer."""
     if isinstance(changes, Mapping):
         return nest(changes), []
     pairs: dict[str, Any] = {}
@@ -88,7 +90,7 @@ def parse_changes(changes: Sequence[str] | Mapping[str, object]) -> tuple[dict[s
 
 
 def _value(text: str) -> Any:
-    """A TOML value; a bare word is text, and .5 a number as everywhere else."""
+    """A TOML value; a bare word is text, and .5 is a number."""
     try:
         parsed = tomllib.loads(f"value = {text}")
         return parsed["value"] if len(parsed) == 1 else text
@@ -103,15 +105,15 @@ def _value(text: str) -> Any:
 
 
 def merge_layer(values: Mapping[str, Any], origins: Mapping[str, str], layer: Mapping[str, Any], remove: Sequence[str],
-           origin: str) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
-    """The values with `remove` taken away and `layer` laid on top, who set them now, and what could not be done."""
+                origin: str) -> tuple[dict[str, Any], dict[str, str], list[Problem]]:
+    """(values, origins, problems) after removing the keys in `remove` and merging `layer`."""
     result, result_origins = copy.deepcopy(dict(values)), dict(origins)
     problems = _remove(result, result_origins, remove)
     tasks = result.setdefault("objective", {})
     layer, more = _with_objective_kinds(layer, tasks)
     _apply_layer(result, layer, result_origins, origin)
     _drop_unread_keys(result, layer, result_origins)
-    if isinstance(tasks := result["objective"], dict):  # text is moved before tokens are hidden, whoever came first
+    if isinstance(tasks := result["objective"], dict):  # objectives that rearrange text run before those that mask
         result["objective"] = dict(sorted(tasks.items(), key=lambda item: not _rearranges(item[1])))
     return result, result_origins, problems + more
 
@@ -126,14 +128,15 @@ def _remove(values: dict[str, object], origins: dict[str, str], paths: Sequence[
             _forget_origins(origins, path)
         else:
             depth = path.count(".") + 1
-            known = {".".join(key.split(".")[:depth]) for key in flatten(values)}
-            problems.append(Problem("remove", path, f"there is nothing of this name.{did_you_mean(path, known)}"))
+            paths_there = {".".join(key.split(".")[:depth]) for key in flatten(values)}
+            hint = did_you_mean(path, paths_there)
+            problems.append(Problem("remove", path, f"there is nothing of this name.{hint}"))
     return problems
 
 
 def _apply_layer(values: dict[str, Any], layer: Mapping[str, Any], origins: dict[str, str], origin: str,
-         prefix: str = "") -> None:
-    """Tables merge, lists replace, and a new `kind` drops what its table held for the old one."""
+                 prefix: str = "") -> None:
+    """Merge tables, replace lists; a new `kind` drops the keys of the old kind."""
     if prefix and "kind" in layer and layer["kind"] != values.get("kind"):
         values.clear()
         _forget_origins(origins, prefix.removesuffix("."))
@@ -148,7 +151,7 @@ def _apply_layer(values: dict[str, Any], layer: Mapping[str, Any], origins: dict
 
 
 def _drop_unread_keys(values: dict[str, object], layer: Mapping[str, object], origins: dict[str, str]) -> None:
-    """A new body drops what the network held for the old one; what the layer itself states stays, to be refused."""
+    """A new body drops the network's keys for the old one; keys of the layer itself stay, and are then refused."""
     network, stated = values.get("network"), layer.get("network")
     if isinstance(network, dict) and isinstance(stated, Mapping):
         for key in [key for key in unread_keys(network) if key in network and key not in stated]:
@@ -163,38 +166,38 @@ def _forget_origins(origins: dict[str, str], path: str) -> None:
 
 def _with_objective_kinds(layer: Mapping[str, object],
                           present: Mapping[str, object]) -> tuple[Mapping[str, Any], list[Problem]]:
-    """A new objective is of the kind of its name, unless it says another; a name that is neither is a slip."""
+    """The default kind of a new objective is its name; an unknown name without a kind is a problem."""
     stated = layer.get("objective")
     if not isinstance(stated, Mapping):
         return layer, []
-    kept: dict[str, Any] = {}
+    objectives: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, task in stated.items():
         if name in present or not isinstance(task, Mapping) or "kind" in task:
-            kept[name] = task
+            objectives[name] = task
         elif registry.find("objective", name) is not None:
-            kept[name] = {"kind": name, **task}
+            objectives[name] = {"kind": name, **task}
         else:
             known = [*present, *registry.kinds("objective")]
             message = f'no objective "{name}", nor a kind of it.{did_you_mean(name, known)}'
             leaves = flatten({f"objective.{name}": task}) or {f"objective.{name}": ABSENT}
             problems += [Problem(key, value, message) for key, value in leaves.items()]
-    return {**layer, "objective": kept}, problems
+    return {**layer, "objective": objectives}, problems
 
 
 def _rearranges(task: object) -> bool:
-    found = registry.find("objective", str(task.get("kind"))) if isinstance(task, Mapping) else None
-    return found is not None and found.settings is not None and found.settings.rearranges_text
+    entry = registry.find("objective", str(task.get("kind"))) if isinstance(task, Mapping) else None
+    return entry is not None and entry.settings is not None and entry.settings.rearranges_text
 
 
 def find_restated(before: Mapping[str, Any], layer: Mapping[str, Any], prefix: str = "") -> list[Problem]:
-    """What a child says although its parent says it already: noise in a file that should hold only what is new."""
+    """Values that a child recipe repeats from its parent: a recipe file should have only changes."""
     if "kind" in layer and layer["kind"] != before.get("kind"):
         return []
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for key, value in layer.items():
         if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
-            found += find_restated(before[key], value, f"{prefix}{key}.")
+            problems += find_restated(before[key], value, f"{prefix}{key}.")
         elif key in before and before[key] == value:
-            found.append(Problem(prefix + key, value, "restates the parent's value; leave it out"))
-    return found
+            problems.append(Problem(prefix + key, value, "restates the parent's value; leave it out"))
+    return problems

@@ -1,4 +1,4 @@
-"""A whole recipe, resolved; and what a recipe file says besides its sections."""
+"""Settings of a whole recipe, and the top-level keys of a recipe file."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ SECTIONS = ("tokenizer", "corpus", "network", "objective", "training", "finetuni
 
 
 class RecipeSettings(Settings):
+    """All sections of a resolved recipe."""
+
     tokenizer: TokenizerSettings
     corpus: CorpusSettings
     network: NetworkSettings
@@ -27,55 +29,55 @@ class RecipeSettings(Settings):
     finetuning: FinetuningSettings = Field(default_factory=default_finetuning)
 
     def packings(self) -> dict[str, str]:
-        """The packing of each objective, by its name."""
+        """Objective name -> packing."""
         return {name: task.packing or self.corpus.packing for name, task in self.objective.items()}
 
     def templates(self) -> dict[str, str]:
-        """Every template that some row is laid out by, with the key that sets it. A row without a B is laid out by
-        `single` whatever its packing; with a decoder both texts are, each by itself."""
+        """Key -> template, of all templates in use. A row without B uses `single` with any packing; with a decoder,
+        source and target each use `single`."""
         used: dict[str, str] = {}
         for name, packing in self.packings().items():
             task = self.objective[name]
             paired = packing_settings(packing).paired and not task.needs_decoder
             for kind in ("single", "pair") if paired else ("single",):
-                own = getattr(task, kind)
-                key = f"corpus.{kind}" if own is None else f"objective.{name}.{kind}"
-                used[key] = own or getattr(self.corpus, kind)
+                template = getattr(task, kind)
+                key = f"corpus.{kind}" if template is None else f"objective.{name}.{kind}"
+                used[key] = template or getattr(self.corpus, kind)
         return used or {"corpus.single": self.corpus.single}
 
     def special_tokens(self) -> set[str]:
-        """The special tokens that the templates, the tasks and a decoder's start call for."""
-        written = {slot.name for template in self.templates().values() for slot in parse_template(template)}
-        written |= {self.corpus.decoder_start} if self.network.decoder is not None else set()
-        return (written - {"A", "B"}).union(*(task.special_tokens for task in self.objective.values()))
+        """Roles of the special tokens that the templates, the objectives and the decoder start need."""
+        roles = {slot.name for template in self.templates().values() for slot in parse_template(template)}
+        roles |= {self.corpus.decoder_start} if self.network.decoder is not None else set()
+        return (roles - {"A", "B"}).union(*(task.special_tokens for task in self.objective.values()))
 
     def conflicts(self) -> Iterator[Conflict]:
         longest = self.network.max_length
         if longest is not None and self.corpus.sequence_length > longest:
             yield (ConflictKey("corpus.sequence_length", f"is longer than network.position.maximum = {longest}"),
-                   ConflictKey("network.position.maximum", f"is shorter than corpus.sequence_length = "
-                                                     f"{self.corpus.sequence_length}"))
+                   ConflictKey("network.position.maximum",
+                               f"is shorter than corpus.sequence_length = {self.corpus.sequence_length}"))
         packings = self.packings()
         for name, task in self.objective.items():
             if task.allowed_packings and packings[name] not in task.allowed_packings:
                 *others, last = task.allowed_packings
                 needed = f"{', '.join(others)} or {last}" if others else last
-                blames = (ConflictKey("corpus.packing",
-                                      f"objective.{name} needs {needed} (or remove=objective.{name})"),
-                          ConflictKey(f"objective.{name}", f"needs {needed} in corpus.packing or in its own packing"))
-                own = ConflictKey(f"objective.{name}.packing", f"objective.{name} needs {needed}")
-                yield (own, *blames) if task.packing else blames
+                keys = (ConflictKey("corpus.packing",
+                                    f"objective.{name} needs {needed} (or remove=objective.{name})"),
+                        ConflictKey(f"objective.{name}", f"needs {needed} in corpus.packing or in its own packing"))
+                own_key = ConflictKey(f"objective.{name}.packing", f"objective.{name} needs {needed}")
+                yield (own_key, *keys) if task.packing else keys
         for name, task in self.objective.items():
-            vectors = self.network.embedding.tasks
-            if task.task_id is not None and task.task_id >= vectors:
+            num_tasks = self.network.embedding.tasks
+            if task.task_id is not None and task.task_id >= num_tasks:
                 yield (ConflictKey(f"objective.{name}.task_id",
-                                   f"counts from 0, and network.embedding.tasks = {vectors}"),
+                                   f"counts from 0, and network.embedding.tasks = {num_tasks}"),
                        ConflictKey("network.embedding.tasks",
-                                   f"objective.{name} has task_id {task.task_id}, which needs at "
-                                                        f"least {task.task_id + 1}"))
+                                   f"objective.{name} has task_id {task.task_id}, which needs at least "
+                                   f"{task.task_id + 1}"))
             if task.needs_query_stream and not self.network.embedding.query:
                 yield (ConflictKey(f"objective.{name}",
-                                   "guesses through a second stream: set network.embedding.query=true"),
+                                   "predicts from the query stream: set network.embedding.query=true"),
                        ConflictKey("network.embedding.query", f"objective.{name} needs it"))
             if task.needs_decoder and self.network.decoder is None:
                 yield (ConflictKey(f"objective.{name}", "writes with a decoder: set network.decoder.layers"),
@@ -84,7 +86,7 @@ class RecipeSettings(Settings):
                 yield (ConflictKey(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
                        ConflictKey("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
             needs = {"full": set(), "causal": {"causal"}}.get(task.attention_mask_kind, {"masks"})
-            yield from (tuple(ConflictKey(f"network.{blame.key}", blame.message) for blame in conflict)
+            yield from (tuple(ConflictKey(f"network.{part.key}", part.message) for part in conflict)
                         for conflict in self.network.missing_features(needs, f"objective.{name}"))
             body = self.network.depth
             if body.causal_only and task.attention_mask_kind != "causal":
@@ -102,22 +104,22 @@ class RecipeSettings(Settings):
             highest = max(slot.segment for slot in parse_template(template))
             if highest >= segments and not self.network.attention.segments:
                 yield (ConflictKey("network.embedding.segments",
-                                   f"{key} uses segment {highest}: at least {highest + 1} are "
-                                                           "needed"),
-                       ConflictKey(key, f"uses segment {highest}, which needs network.embedding.segments={highest + 1}"))
+                                   f"{key} uses segment {highest}: at least {highest + 1} are needed"),
+                       ConflictKey(key, f"uses segment {highest}, which needs "
+                                        f"network.embedding.segments={highest + 1}"))
 
     def _generator_conflicts(self) -> Iterator[Conflict]:
-        """A generator fills in what a masked_lm hid, for a task that judges the result; nothing else reads it."""
-        judging = [name for name, task in self.objective.items() if task.needs_generator]
-        if self.network.generator is not None and self.objective and not judging:
+        """A generator fills in the masks of a masked LM for a discriminator; other objectives cannot use it."""
+        discriminators = [name for name, task in self.objective.items() if task.needs_generator]
+        if self.network.generator is not None and self.objective and not discriminators:
             yield (ConflictKey("network.generator",
                                "no objective judges what it writes: add objective.replaced_token (or "
-                                              "remove=network.generator)"),)
+                               "remove=network.generator)"),)
         for name, task in self.objective.items():
             if self.network.generator is not None and not task.masks_tokens and not task.needs_generator:
                 yield (ConflictKey(f"objective.{name}",
-                                   "is not supported beside a generator, which reads the text in its "
-                                                  "place (or remove=network.generator)"),
+                                   "is not supported beside a generator, which reads the text in its place (or "
+                                   "remove=network.generator)"),
                        ConflictKey("network.generator", f"is not supported beside objective.{name}"))
             if not task.needs_generator:
                 continue
@@ -127,31 +129,30 @@ class RecipeSettings(Settings):
                        ConflictKey("network.generator", f"objective.{name} needs it (or remove=objective.{name})"))
 
     def _mask_conflicts(self) -> Iterator[Conflict]:
-        """What asks about masked tokens needs a task that masks them."""
-        for number, (name, task) in enumerate(self.objective.items()):
-            masking = [other for other in list(self.objective.values())[:number] if other.masks_tokens]
+        """An objective on masked tokens needs another objective that masks them."""
+        for index, (name, task) in enumerate(self.objective.items()):
+            masking = [other for other in list(self.objective.values())[:index] if other.masks_tokens]
             if task.needs_masked_tokens and not any(_masks_for(other, task) for other in masking):
                 what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
-                yield (ConflictKey(f"objective.{name}", what), ConflictKey("objective.masked_lm",
-                                                                           f"objective.{name} {what}"))
+                yield (ConflictKey(f"objective.{name}", what),
+                       ConflictKey("objective.masked_lm", f"objective.{name} {what}"))
 
     def _layer_conflicts(self) -> Iterator[Conflict]:
-        """What cannot be asked of these layers."""
+        """Layer-wise settings that do not fit the layers of this network."""
         network, training = self.network, self.training
         layers = network.total_layers
         frozen = layers + 1 if training.frozen == "all" else training.frozen
-        one = f"network.{network.one_block.key}.kind = {network.one_block.body.kind}" if network.one_block else \
+        shared = f"network.{network.one_block.key}.kind = {network.one_block.body.kind}" if network.one_block else \
             f"network.sharing = {network.sharing}" if network.sharing != "none" else None
-        asked = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
-                 "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}
-        for key in [key for key, stated in asked.items() if stated and one]:
-            yield (ConflictKey(f"training.{key}", f"treats layers differently, and {one} makes them one"),)
-        if self.finetuning.layer_decay is not None and one:
-            yield (ConflictKey("finetuning.layer_decay", f"treats layers differently, and {one} makes them one"),)
+        is_set = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
+                  "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}
+        for key in [key for key, value in is_set.items() if value and shared]:
+            yield (ConflictKey(f"training.{key}", f"treats layers differently, and {shared} makes them one"),)
+        if self.finetuning.layer_decay is not None and shared:
+            yield (ConflictKey("finetuning.layer_decay", f"treats layers differently, and {shared} makes them one"),)
         if frozen > layers + 1:
             yield (ConflictKey("training.frozen",
-                               f"there are {layers} layers and the embedding: at most {layers + 1}, or "
-                                            "all"),)
+                               f"there are {layers} layers and the embedding: at most {layers + 1}, or all"),)
         if training.fresh > layers:
             yield (ConflictKey("training.fresh", f"there are {layers} layers"),)
         elif training.fresh and training.fresh + frozen > layers + 1:
@@ -160,37 +161,35 @@ class RecipeSettings(Settings):
                    ConflictKey("training.frozen",
                                f"keeps some of the training.fresh = {training.fresh} layers as drawn"))
         for key in ("unfreeze", "layer_decay"):
-            if frozen == layers + 1 and asked[key]:
+            if frozen == layers + 1 and is_set[key]:
                 yield (ConflictKey(f"training.{key}",
-                                   f"has no effect: with training.frozen = {training.frozen} no layer "
-                                                "learns"),)
+                                   f"has no effect: with training.frozen = {training.frozen} no layer learns"),)
         if frozen == layers + 1 and training.optimizer.groups_hidden_matrices and network.generator is None:
             what = "Muon is for the matrices of the layers, and"
             yield (ConflictKey("training.frozen", f"{what} none of them would learn: freeze fewer, or take "
-                                            "training.optimizer.kind=adamw"),
+                                                  "training.optimizer.kind=adamw"),
                    ConflictKey("training.optimizer.kind",
-                               f"{what} with training.frozen = {training.frozen} none of them "
-                                                    "learns: take adamw"))
+                               f"{what} with training.frozen = {training.frozen} none of them learns: take adamw"))
 
 
 def _masks_for(masked: ObjectiveSettings, discriminating: ObjectiveSettings) -> bool:
-    """Whether what one hides is there whenever the other judges it, in one pass."""
-    alike = all(getattr(masked, key) == getattr(discriminating, key) for key in ("packing", "single", "pair",
-                                                                                 "task_id"))
+    """Whether both objectives share their batches, and the first is active whenever the second is."""
+    keys = ("packing", "single", "pair", "task_id")
+    same_batches = all(getattr(masked, key) == getattr(discriminating, key) for key in keys)
     covers = masked.start_step <= discriminating.start_step and masked.starts <= discriminating.starts \
         and masked.stops >= discriminating.stops
-    return alike and covers and masked.attention_mask_kind == "full"
+    return same_batches and covers and masked.attention_mask_kind == "full"
 
 
 def _plugins(value: object) -> Any:
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
-    if all(isinstance(each, str) for each in inside):
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
+    if all(isinstance(item, str) for item in items):
         return value
     raise ValueError('must be a list of files, such as ["my_objective.py"]')
 
 
 class RecipeFile(Settings):
-    """The top of a recipe file. The sections are a part of a recipe only, so they are checked after inheritance."""
+    """Top-level keys of a recipe file. Its sections are incomplete, so they are validated after inheritance."""
 
     parent: str | None = None
     title: str | None = None
@@ -199,9 +198,9 @@ class RecipeFile(Settings):
     summary: str | None = None
     remove: list[str] = []
     sizes: dict[str, dict[str, Any]] = {}
-    # a recipe lists files of code, beside its own, that register what it names; in the file of a run: name and SHA-256
+    # Plug-in files next to the recipe; in the recipe of a run: name and SHA-256.
     plugins: Annotated[list[str] | dict[str, str], PlainValidator(_plugins)] = []
-    # only in the file of a run, where everything is resolved:
+    # Only in the resolved recipe of a run:
     name: str | None = None
     size: str | None = None
     origin: dict[str, str] | None = None

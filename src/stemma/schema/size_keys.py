@@ -1,4 +1,4 @@
-"""Which keys a size of a recipe may set: every table states its own, also that of a registered part."""
+"""Keys that a recipe's size may set. Every table lists its own, including those of registered parts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from stemma.schema.recipe import RecipeSettings
 
 def is_size_key(key: str, laptop: bool, model: type[Settings] = RecipeSettings) -> bool:
     """Whether a size may set this key."""
-    if key in model.size_keys or laptop and any(f"{key}.".startswith(f"{own}.") for own in model.laptop_keys):
+    if key in model.size_keys or laptop and any(f"{key}.".startswith(f"{prefix}.") for prefix in model.laptop_keys):
         return True
     first, _, rest = key.partition(".")
     field = model.model_fields.get(first)
     if field is None or not rest:
         return False
-    if get_origin(field.annotation) is dict:  # of named parts: a new one is of the kind of its name
+    if get_origin(field.annotation) is dict:  # named parts: the default kind of a part is its name
         name, _, rest = rest.partition(".")
         slot = kind_field_of(field.annotation)
-        found = registry.find(slot.slot, name) if slot is not None else None
-        return found is not None and found.settings is not None and is_size_key(rest, laptop, found.settings)
+        entry = registry.find(slot.slot, name) if slot is not None else None
+        return entry is not None and entry.settings is not None and is_size_key(rest, laptop, entry.settings)
     return any(is_size_key(rest, laptop, inner) for inner in settings_of_field(field))
 
 
 def size_keys(model: type[Settings] = RecipeSettings, prefix: str = "") -> Iterator[str]:
-    """All of them, to find the one that was meant."""
+    """All keys that a size may set, for hints in errors."""
     yield from (prefix + key for key in model.size_keys)
     for name, field in model.model_fields.items():
         slot = kind_field_of(field.annotation, field.metadata)
@@ -43,7 +43,7 @@ def size_keys(model: type[Settings] = RecipeSettings, prefix: str = "") -> Itera
 
 
 def settings_of_field(field: FieldInfo) -> list[type[Settings]]:
-    """The tables that may stand in a field: one, or one for each registered kind."""
+    """Settings classes that a field accepts: one, or one for each registered kind."""
     slot = kind_field_of(field.annotation, field.metadata)
     if isinstance(slot, KindName):
         return []

@@ -1,4 +1,4 @@
-"""How text becomes pieces."""
+"""Tokenizer settings."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ class TokenizerSettings(Settings):
     kind: TokenizerKind
     vocab_size: Count
     lowercase: bool = False
-    cjk_spacing: bool = True  # spaces around CJK characters, so that each becomes a word of its own
-    simplify: bool = False  # traditional Chinese to simplified (OpenCC), before anything else
+    cjk_spacing: bool = True  # spaces around CJK characters, so that each is a word
+    simplify: bool = False  # convert traditional Chinese to simplified first (OpenCC)

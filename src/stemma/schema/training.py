@@ -1,6 +1,6 @@
-"""How the weights are found.
+"""Optimizer, schedule and trainer settings.
 
-`learning_rate` is the highest rate of every schedule; a schedule says how it gets there and back.
+`learning_rate` is the peak learning rate of every schedule.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ from stemma.schema.base import Count, KindField, Natural, Positive, Settings, co
 
 
 class OptimizerSettings(Settings):
-    """What optimizers of every kind say of themselves (`training/optimizers.py`)."""
+    """Base settings of optimizers (`training/optimizers.py`)."""
 
     kind: str
 
-    groups_hidden_matrices: ClassVar[bool] = False  # the matrices of the layers are a group of their own, each with
-    #                                                 `parts`
-    vector_options: ClassVar[Mapping[str, Any]] = {}  # of the group of biases and norms, besides no weight decay
-    size_keys: ClassVar[tuple[str, ...]] = ("weight_decay",)  # a size may set these
+    groups_hidden_matrices: ClassVar[bool] = False  # the layers' matrices are a separate parameter group (Muon)
+    vector_options: ClassVar[Mapping[str, Any]] = {}  # options of the group of biases and norms, besides no decay
+    size_keys: ClassVar[tuple[str, ...]] = ("weight_decay",)
 
     @property
     def other_learning_rate(self) -> float | None:
-        """The highest of all but the hidden matrices, where it is another one."""
+        """Peak learning rate of all parameters but the hidden matrices, if it differs."""
         return None
 
 
 class ScheduleSettings(Settings):
-    """What schedules of every kind say of themselves (`training/schedules.py`)."""
+    """Base settings of learning-rate schedules (`training/schedules.py`)."""
 
     kind: str
 
 
 class MethodSettings(Settings):
-    """What training methods of every kind say of themselves (`training/method.py`)."""
+    """Base settings of training methods (`training/method.py`)."""
 
     kind: str
 
 
 class CallbackSettings(Settings):
-    """What callbacks of every kind say of themselves (`training/callbacks.py`)."""
+    """Base settings of callbacks (`training/callbacks.py`)."""
 
     kind: str
 
@@ -57,19 +56,19 @@ Decay = Annotated[float, constraint(lambda x: 0 < x <= 1, "must be greater than 
 
 class TrainingSettings(Settings):
     size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "checkpoint_every", "validate_every")
-    # chosen for one task, and not inherited by the next
+    # Set for one task; the next task does not inherit them.
     task_keys: ClassVar[tuple[str, ...]] = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh",
                                             "keep_best", "patience", "callbacks", "method")
-    # how a run is watched and kept, which changes nothing about what it computes
+    # Logging, validation and checkpointing: no effect on the computed weights.
     bookkeeping_keys: ClassVar[tuple[str, ...]] = ("threads", "log_every", "validate_every", "checkpoint_every",
                                                    "keep_checkpoints", "steps")
     laptop_keys = ("optimizer", "schedule")
 
-    batch_size: Count  # sequences a step
-    micro_batch_size: Count | None = None  # sequences at once; None = chosen by size
+    batch_size: Count  # sequences per step
+    micro_batch_size: Count | None = None  # sequences per forward pass; None = automatic
     learning_rate: Positive
     warmup_steps: Natural
-    steps: Count  # the budget where none is given
+    steps: Count  # default budget
     optimizer: AnyOptimizer
     schedule: AnySchedule
     clip_norm: Positive | None = None
@@ -79,26 +78,24 @@ class TrainingSettings(Settings):
     log_every: Count = 10
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: Count | None = None  # None = all cores
-    spike_factor: Positive | None = None  # stop at a loss this many times its running mean; None = at NaN only
-    # where training goes on from a model, layers may learn differently; the embedding counts as the lowest of them
-    layer_decay: Decay | None = None  # each layer's rate is this share of the one's above it; heads have the full rate
-    layer_decay_top: Count | None = None  # the highest layer's is decayed this many times (ELECTRA: 2); None = once
-    frozen: Annotated[int | Literal["all"], integer_or("all", 0)] = 0  # so many lowest layers stand still
-    unfreeze: Annotated[int | Literal["epoch"], integer_or("epoch", 1)] | None = None  # heads learn first, and after
-    #                                                                     every so many steps one layer more, from above
-    fresh: Natural = 0  # so many of the highest layers are drawn anew
-    # which look at held-out data, one every `validate_every` steps, decides
-    keep_best: bool = False  # the weights of the best one are the run's, not the last
-    patience: Count | None = None  # the same, and training ends after so many without a better one
-    # what hears of the run's steps, under names of one's own; None: nothing but what a call is given
-    callbacks: dict[str, AnyCallback] | None = None
-    # how a network learns from batches; None: by gradient descent, which is said by leaving it out
-    method: AnyMethod | None = None
+    spike_factor: Positive | None = None  # stop if the loss exceeds this multiple of its running mean; None = at NaN
+    # Layer-wise training when starting from a model; the embedding counts as the lowest layer.
+    layer_decay: Decay | None = None  # learning rate of a layer, relative to the layer above it (heads: 1)
+    layer_decay_top: Count | None = None  # how often the decay applies to the top layer (ELECTRA: 2); None = once
+    frozen: Annotated[int | Literal["all"], integer_or("all", 0)] = 0  # number of frozen layers, from the bottom
+    # Gradual unfreezing: only heads at first, then one more layer, from the top, every this many steps.
+    unfreeze: Annotated[int | Literal["epoch"], integer_or("epoch", 1)] | None = None
+    fresh: Natural = 0  # number of re-initialized layers, from the top
+    # Selection by the validation score, every `validate_every` steps.
+    keep_best: bool = False  # the run ends with the best weights, not the last
+    patience: Count | None = None  # the same, and stop early after this many validations without improvement
+    callbacks: dict[str, AnyCallback] | None = None  # by name
+    method: AnyMethod | None = None  # training method; None: gradient descent
 
     @field_validator("method")
     @classmethod
     def _omit_default_method(cls, value: MethodSettings | None) -> MethodSettings | None:
-        """The usual one is not written down: recipes from before there were others stay what they are."""
+        """Omit the default method, so that recipes older than this key stay unchanged."""
         return None if value is not None and value.kind == GRADIENT_DESCENT else value
 
     @property

@@ -20,8 +20,8 @@ def npmi(joint: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> 
 
 
 class CountTable:
-    """Counts by 64-bit key, with extra columns from the first occurrence of each key. The keys are sorted, so blocks are
-    counted and looked up with vector operations. When the table overflows, the rarest keys are dropped, as in
+    """Counts by 64-bit key, with extra columns from the first occurrence of each key. The keys are sorted, so blocks
+    are counted and looked up with vector operations. When the table overflows, the rarest keys are dropped, as in
     word2phrase; the threshold for that only rises."""
 
     def __init__(self, columns: int = 0, max_keys: int = MAX_KEYS):

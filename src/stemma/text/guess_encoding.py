@@ -1,7 +1,7 @@
 """Guesses the encoding of a text, for error messages: one in which it decodes *and* looks like text.
 
-Decoding alone is not enough: most Latin-1 bytes also decode as GB 18030, into rare Chinese characters. So each candidate
-has a set of usual characters.
+Decoding alone is not enough: most Latin-1 bytes also decode as GB 18030, into rare Chinese characters. So each
+candidate has a set of usual characters.
 """
 
 from __future__ import annotations

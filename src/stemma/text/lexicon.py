@@ -1,5 +1,5 @@
-"""What a user knows of their text: a lexicon (an entry a line, optionally a tab and its type), or spans (document,
-first character and end, optionally a type) as tab-separated columns or JSON lines. All count from 0, ends excluded.
+"""Reads a user's annotations: a lexicon (an entry per line, optionally a tab and its type), or spans (document, start
+and end character, optionally a type) as tab-separated columns or JSON lines. Offsets count from 0; ends are exclusive.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES
 from stemma.text.text_io import check_encoding, read_bytes
 
-SHOWN = 8  # of many lines that are wrong, so many are listed
+SHOWN = 8  # bad lines listed in an error
 COLUMNS = ("document", "start", "end", "type")
 Problems = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    entries: dict[str, str | None]  # each with its type
+    """A list of entries."""
+
+    entries: dict[str, str | None]  # entry -> type
 
 
 @dataclass(frozen=True)
 class AnnotatedSpans:
-    """In the order of documents, and of the text within each; none overlaps another."""
+    """Non-overlapping spans, sorted by document and position."""
 
-    table: np.ndarray  # (S, 3): document, first character, end
+    table: np.ndarray  # (S, 3): document, start, end
     kinds: list[str | None]
-    lines: np.ndarray  # (S,) where each stands in the file
+    lines: np.ndarray  # (S,) line of each span in the file
 
     def __len__(self) -> int:
         return len(self.table)
 
 
 def read_annotations(path: str | Path, encoding: str = "utf-8") -> Lexicon | AnnotatedSpans:
-    """A lexicon or spans, whichever the file holds: three columns or more, or JSON lines, are spans."""
+    """A lexicon or spans: a file with three columns or more, or JSON lines, has spans."""
     path = Path(path)
     lines = _lines(path, encoding)
     if path.suffix.lower() in JSON_LINES:
         return _spans(path, [(number, _from_json(line)) for number, line in lines])
     if lines[0][1].count("\t") >= 2:
         if lines[0][1].split("\t")[0].strip().lower() == COLUMNS[0]:
-            lines = lines[1:]  # they are named in a first line
+            lines = lines[1:]  # header
         return _spans(path, [(number, _from_columns(line)) for number, line in lines])
     return _lexicon(path, lines)
 
 
 def _lines(path: Path, encoding: str) -> list[tuple[int, str]]:
-    """The numbered lines of a file that is read whole: it is a list, not a corpus."""
+    """(number, text) of each line. The file is read as a whole: a lexicon fits in memory."""
     encoding = check_encoding(encoding, "strict")
     data = b"".join(read_bytes(path))
     try:
@@ -71,14 +73,15 @@ def _lexicon(path: Path, lines: Iterable[tuple[int, str]]) -> Lexicon:
     entries: dict[str, str | None] = {}
     problems: Problems = []
     for number, line in lines:
-        entry, *rest = (" ".join(cell.split()) for cell in line.split("\t"))
-        kind = rest[0] or None if rest else None
+        entry, *other_cells = (" ".join(cell.split()) for cell in line.split("\t"))
+        kind = other_cells[0] or None if other_cells else None
         if not line.strip():
             problems.append((f"line {number}", "is empty"))
         elif not entry:
             problems.append((f"line {number}", "has a type and no entry"))
-        elif len(rest) > 1:
-            problems.append((f"line {number}", f"has {len(rest) + 1} columns instead of an entry and its type"))
+        elif len(other_cells) > 1:
+            columns = len(other_cells) + 1
+            problems.append((f"line {number}", f"has {columns} columns instead of an entry and its type"))
         elif entries.setdefault(entry, kind) != kind:
             problems.append((f"line {number}", f'"{entry}" has been given with the type {entries[entry]} before'))
     _raise_problems(path, "lexicon", "write an entry a line, optionally a tab and its type", problems)
@@ -86,20 +89,20 @@ def _lexicon(path: Path, lines: Iterable[tuple[int, str]]) -> Lexicon:
 
 
 def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> AnnotatedSpans:
-    """Sorted, and checked against each other; whether they lie inside the text is known where that is."""
+    """Sort the spans and check that they do not overlap. (`annotate.py` checks them against the text.)"""
     problems = [(f"line {number}", row) for number, row in rows if isinstance(row, str)]
-    found = [(row, number) for number, row in rows if not isinstance(row, str)]
-    found.sort(key=lambda item: item[0][:3])
-    for (before, earlier), (row, number) in zip(found, found[1:], strict=False):
+    spans = [(row, number) for number, row in rows if not isinstance(row, str)]
+    spans.sort(key=lambda item: item[0][:3])
+    for (before, earlier), (row, number) in zip(spans, spans[1:], strict=False):
         if row[0] == before[0] and row[1] < before[2]:
             problems.append((f"line {number}", f"overlaps the span of line {earlier}"))
     _raise_problems(path, "list of spans", "write document, start and end, optionally a type, counted from 0", problems)
-    table = np.array([row[:3] for row, _ in found], np.int64).reshape(-1, 3)
-    return AnnotatedSpans(table, [row[3] for row, _ in found], np.array([number for _, number in found], np.int64))
+    table = np.array([row[:3] for row, _ in spans], np.int64).reshape(-1, 3)
+    return AnnotatedSpans(table, [row[3] for row, _ in spans], np.array([number for _, number in spans], np.int64))
 
 
 def _from_json(line: str) -> list[Any] | str:
-    """The four values of a line, or what is wrong with it."""
+    """The four values of a line, or its problem."""
     try:
         row = parse(line) if line.strip() else None
     except ValueError:
@@ -124,7 +127,7 @@ def _validate_span(row: list[Any]) -> list[Any] | str:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             return f"{name} is {value!r} instead of a whole number from 0 on"
     if row[1] >= row[2]:
-        return f"ends at {row[2]}, which is not behind its start {row[1]}"
+        return f"ends at {row[2]}, which is not after its start {row[1]}"
     return [*row[:3], str(row[3]) if row[3] not in (None, "") else None]
 
 

@@ -1,7 +1,7 @@
-"""Parallel text: pairs of a source and a target, from two files whose lines belong together or from a table of both.
+"""Reads parallel text: pairs of source and target, from two line-aligned files or from a table.
 
-One pass, one line at a time, so memory does not grow with the files. A line without its counterpart would shift all
-that follow, so whatever is no pair is an error that names file and line, raised once all such lines are counted.
+One pass, one line at a time. A missing line would shift all that follow, so every line that is not a pair is an error,
+reported with file and line after all of them are counted.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 SIDES = ("source", "target")
 COLUMNS = ",".join(SIDES)
 EMPTY_POLICIES = ("refuse", "skip")
-LINE_LIMIT = 1_000_000  # characters; a longer "line" is no sentence, and nothing longer is held in memory
+LINE_LIMIT = 1_000_000  # characters; bounds the memory
 NumberedLines = Iterator[tuple[int, str]]
 Row = tuple[int, str, str, tuple[str, ...]]  # line, source, target, further targets
 
 
 @dataclass(frozen=True)
 class PairSource:
-    """Where pairs come from: a table, or a file and the `target` file beside it. Sources of one `name` and `prefix`
-    that follow each other are one group; the prefix stands before every source, to say which task it is (T5)."""
+    """A source of pairs: a table, or a file and its `target` file. Consecutive sources with equal `name` and `prefix`
+    are one set. The prefix is put before every source text, to name the task (T5)."""
 
     path: str | Path
     target: str | Path | None = None
     name: str = ""
     prefix: str = ""
-    columns: str = COLUMNS  # of a table, the source first
+    columns: str = COLUMNS  # of a table: source, target
 
     @property
     def group(self) -> tuple[str, str]:
@@ -48,24 +48,26 @@ class PairSource:
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
+    """A source text and its target."""
+
     source: str
     target: str
-    group: tuple[str, str] = ("", "")  # name and prefix of where it is from
-    extra_targets: tuple[str, ...] = ()  # further targets that would be as good, where a file has several
-    line: int = field(default=0, compare=False)  # of its file
+    group: tuple[str, str] = ("", "")  # name and prefix of its set
+    extra_targets: tuple[str, ...] = ()  # further reference targets, if the file has several
+    line: int = field(default=0, compare=False)  # line in its file
 
 
 def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
                  columns: str = COLUMNS) -> list[PairSource]:
-    """What the command line means: each path a table, or with `target` each path and its counterpart, in order."""
+    """Sources from the command line: each path is a table, or with `target` each path has a target file, in order."""
     files, others = list_files(paths), list_files(target) if target else []
     if not others:
         return [PairSource(file, columns=columns) for file in files]
     if columns != COLUMNS:
         raise UserError("--columns names the columns of a table and --target the other of two files; give one of them.")
     if len(files) != len(others):
-        raise UserError(f"{pluralize(len(files), 'source file')} and {pluralize(len(others), 'target file')}: each needs "
-                        "its counterpart; give as many of the one as of the other, in the same order.")
+        raise UserError(f"{pluralize(len(files), 'source file')} and {pluralize(len(others), 'target file')}: each "
+                        "needs its counterpart; give as many of the one as of the other, in the same order.")
     if STDIN in files and STDIN in others:
         raise UserError("source and target cannot both come from stdin; give a file for one of them.")
     return [PairSource(file, other) for file, other in zip(files, others, strict=True)]
@@ -73,9 +75,10 @@ def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
 
 def read_pairs(sources: Sequence[PairSource], *, encoding: str = "utf-8", errors: str = "strict",
                empty: str = "refuse") -> Iterator[TextPair]:
-    """Every pair of every source, in order. Settings are checked now, the files as they are reached."""
+    """All pairs of all sources, in order. Options are checked immediately, files when they are read."""
     if empty not in EMPTY_POLICIES:
-        raise UserError(f'--empty is "{empty}"; choose {" or ".join(EMPTY_POLICIES)}.{did_you_mean(empty, EMPTY_POLICIES)}')
+        hint = did_you_mean(empty, EMPTY_POLICIES)
+        raise UserError(f'--empty is "{empty}"; choose {" or ".join(EMPTY_POLICIES)}.{hint}')
     encoding = check_encoding(encoding, errors)
     for source in sources:
         _parse_columns(source.columns)
@@ -115,32 +118,32 @@ class _PairReader:
         path = list_files([source.path])[0]
         other = None if source.target is None else list_files([source.target])[0]
         names = [display_name(path), display_name(other or path)]
-        found = _PairErrors()
-        skipped = made = 0
-        for number, *sides, others in (self._read_table(path, _parse_columns(source.columns),
-                                                        found) if other is None else
-                                       self._read_aligned(path, other, found)):
+        problems = _PairErrors()
+        skipped = count = 0
+        rows = (self._read_table(path, _parse_columns(source.columns), problems) if other is None else
+                self._read_aligned(path, other, problems))
+        for number, *sides, others in rows:
             if not all(sides):
                 if self.skip:
                     skipped += 1
                     continue
-                found.empty += 1
-                bare = [side for side, text in enumerate(sides) if not text]
-                found.add(f"{names[bare[0]]}, line {number}", "is empty" if other and len(bare) == 1 else
-                          f"has no {' and no '.join(SIDES[side] for side in bare)}")
-            elif not found.lines:  # once something is wrong, the rest is read only to count what else is
-                made += 1
+                problems.empty += 1
+                missing = [side for side, text in enumerate(sides) if not text]
+                problems.add(f"{names[missing[0]]}, line {number}", "is empty" if other and len(missing) == 1 else
+                             f"has no {' and no '.join(SIDES[side] for side in missing)}")
+            elif not problems.lines:  # after an error, the rest is read only to count further errors
+                count += 1
                 yield TextPair(source.prefix + sides[0], sides[1], source.group, others, number)
-        if found.lines:
-            raise found.error(" and ".join(dict.fromkeys(names)))
+        if problems.lines:
+            raise problems.error(" and ".join(dict.fromkeys(names)))
         if skipped:
             logger.warning(f"{names[0]}: {pluralize(skipped, 'pair')} with an empty side "
                            f"{'is' if skipped == 1 else 'are'} left out.")
-        if not made:
+        if not count:
             raise UserError(f"there is no pair in {names[0]}, only empty lines or nothing at all.")
 
-    def _read_aligned(self, path: Path, other: Path, found: _PairErrors) -> Iterator[Row]:
-        """Two files, line by line; at the end, whether both had as many."""
+    def _read_aligned(self, path: Path, other: Path, problems: _PairErrors) -> Iterator[Row]:
+        """Two files, line by line; raises if they do not have the same number of lines."""
         names = display_name(path), display_name(other)
         counts = [0, 0]
         for source, target in zip_longest(self._lines(path), self._lines(other)):
@@ -148,43 +151,43 @@ class _PairReader:
             if source and target:
                 yield source[0], source[1].strip(), target[1].strip(), ()
         if 0 in counts and any(counts):
-            bare = counts.index(0)
-            raise UserError(f"{names[bare]} is empty and {names[1 - bare]} has {pluralize(max(counts), 'line')}; each "
-                            "line needs its counterpart.")
+            empty = counts.index(0)
+            raise UserError(f"{names[empty]} is empty and {names[1 - empty]} has {pluralize(max(counts), 'line')}; "
+                            "each line needs its counterpart.")
         if counts[0] != counts[1]:
             raise UserError(f"{names[0]} has {pluralize(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
                             "they must belong together, so find where one was lost, or choose files that match.",
-                            found.as_problems)
+                            problems.as_problems)
 
-    def _read_table(self, path: Path, columns: tuple[str, str], found: _PairErrors) -> Iterator[Row]:
+    def _read_table(self, path: Path, columns: tuple[str, str], problems: _PairErrors) -> Iterator[Row]:
         lines = self._lines(path)
         first = next((line for line in lines if line[1].strip()), None)
         if first is None:
             raise UserError(f"{display_name(path)} is empty; a table of pairs has a source and a target on each line.")
         kind = _kind(path, first[1])
         lines = chain([first], (line for line in lines if kind == "csv" or line[1].strip()))
-        rows = (_objects(lines, columns, display_name(path), found) if kind == "jsonl" else
-                self._cells(path, kind, lines, columns, found))
+        rows = (_objects(lines, columns, display_name(path), problems) if kind == "jsonl" else
+                self._cells(path, kind, lines, columns, problems))
         for number, cells in rows:
             texts = _texts(*cells)
-            wrong = next(filter(None, map(self._unreadable, texts)), None)
-            if wrong:
-                found.add(f"{display_name(path)}, line {number}", wrong)
+            problem = next(filter(None, map(self._cell_problem, texts)), None)
+            if problem:
+                problems.add(f"{display_name(path)}, line {number}", problem)
             else:
                 source, target, *others = map(_clean, texts)
                 yield number, source, target, tuple(filter(None, others))
 
     def _cells(self, path: Path, kind: str, lines: NumberedLines, columns: tuple[str, str],
-               found: _PairErrors) -> Iterator[tuple[int, list[str]]]:
-        """Source and target of each row that has both, of tab- or comma-separated text."""
+               problems: _PairErrors) -> Iterator[tuple[int, list[str]]]:
+        """(line, [source, target]) of each complete row of tab- or comma-separated text."""
         name = display_name(path)
         rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else comma_rows(name, lines)
         number, head = next(rows)
         first = head
-        head, headed = parse_header(first, columns)
+        head, has_header = parse_header(first, columns)
         if set(columns) <= set(head):
-            chosen = [head.index(column) for column in columns]
-            rows = rows if headed else chain([(number, first)], rows)
+            indices = [head.index(column) for column in columns]
+            rows = rows if has_header else chain([(number, first)], rows)
         elif ",".join(columns) != COLUMNS or len(head) > 2:
             missing = [column for column in columns if column not in head]
             raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
@@ -192,7 +195,7 @@ class _PairReader:
                             "there is no header, count them: --columns 1,2."
                             f"{did_you_mean(missing[0], head)}")
         else:
-            chosen = [0, 1]
+            indices = [0, 1]
             rows = chain([(number, head)], rows)
             if len(head) == 2:
                 logger.info(
@@ -201,14 +204,15 @@ class _PairReader:
         width = max(2, len(head))
         for number, row in rows:
             if len(row) == width:
-                yield number, [row[column] for column in chosen]
+                yield number, [row[index] for index in indices]
             else:
                 what = ("has one column, not a source and a target" if len(row) == 1 else
                         f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
-                found.add(f"{name}, line {number}", what)
+                problems.add(f"{name}, line {number}", what)
 
-    def _unreadable(self, cell: object) -> str | None:
-        """What is wrong with a cell. (JSON can spell what no tokenizer can read.)"""
+    def _cell_problem(self, cell: object) -> str | None:
+        """The problem of a cell; None if there is none. (JSON can contain lone surrogates, which no tokenizer accepts.)
+        """
         if not isinstance(cell, str):
             return f"holds a {type(cell).__name__}, not text"
         if self.errors == "strict" and _clean(cell) != _strip_cell(cell):
@@ -216,22 +220,22 @@ class _PairReader:
         return None
 
     def _lines(self, file: Path) -> NumberedLines:
-        """Numbered lines. Only LF ends one: other line ends of Unicode occur inside sentences."""
-        number, waiting = 1, ""
+        """(number, text) of each line. Only LF ends a line: other Unicode line ends occur inside sentences."""
+        number, unfinished = 1, ""
         for block in read_text(file, self.encoding, self.errors):
-            *finished, waiting = (waiting + block).split("\n")
+            *finished, unfinished = (unfinished + block).split("\n")
             yield from enumerate(finished, number)
             number += len(finished)
-            if len(waiting) > LINE_LIMIT:
-                raise UserError(f"{display_name(file)}, line {number} is longer than {LINE_LIMIT:,} characters; parallel "
-                                "text has one pair a line.")
-        if waiting:
-            yield number, waiting
+            if len(unfinished) > LINE_LIMIT:
+                raise UserError(f"{display_name(file)}, line {number} is longer than {LINE_LIMIT:,} characters; "
+                                "parallel text has one pair a line.")
+        if unfinished:
+            yield number, unfinished
 
 
 def _texts(source: object, target: object) -> list[Any]:
-    """Source, target and further targets: in JSON either may be a list, of the sentences of a source or of targets of
-    which one is as good as another (SciTLDR). The first is learned."""
+    """[source, target, further targets]. In JSON the source may be a list of sentences, and the target a list of
+    alternatives (SciTLDR), of which the first is used for training."""
     if isinstance(source, list) and all(isinstance(sentence, str) for sentence in source):
         source = " ".join(sentence.strip() for sentence in source)
     return [source, *((target or [""]) if isinstance(target, list) else [target])]
@@ -242,25 +246,25 @@ def _strip_cell(cell: str) -> str:
 
 
 def _clean(cell: str) -> str:
-    """With LF line ends, no NUL, nothing that cannot be written."""
+    """With LF line ends, no NUL, no lone surrogates."""
     return _strip_cell(cell).replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _kind(path: Path, first: str) -> str:
-    """By the suffix; where that says nothing, by the first line."""
+    """The format, by the suffix or else by the first line."""
     inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
-    if known := FORMATS.get(inner.suffix.lower()):
-        return known
+    if kind := FORMATS.get(inner.suffix.lower()):
+        return kind
     if first.lstrip().startswith("{"):
         return "jsonl"
     if "\t" in first:
         return "tsv"
-    raise UserError(f"{display_name(path)} holds no pairs: its first line has no tab between a source and a target; name "
-                    "the file of the other side with --target, or give a .tsv, .csv or .jsonl file.")
+    raise UserError(f"{display_name(path)} holds no pairs: its first line has no tab between a source and a target; "
+                    "name the file of the other side with --target, or give a .tsv, .csv or .jsonl file.")
 
 
 def comma_rows(name: str, lines: NumberedLines) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of the line each begins at: a quoted cell may go on over several."""
+    """(first line, cells) of each row; a quoted cell may span several lines."""
     begins = 0
 
     def text() -> Iterator[str]:
@@ -279,11 +283,11 @@ def comma_rows(name: str, lines: NumberedLines) -> Iterator[tuple[int, list[str]
 
 
 def _objects(lines: NumberedLines, columns: tuple[str, str], name: str,
-             found: _PairErrors) -> Iterator[tuple[int, list[Any]]]:
-    for number, row in json_objects(lines, name, found):
+             problems: _PairErrors) -> Iterator[tuple[int, list[Any]]]:
+    for number, row in json_objects(lines, name, problems):
         if missing := [column for column in columns if column not in row]:
-            known = ", ".join(row) or "nothing"
-            found.add(f"{name}, line {number}",
-                      f"has no {' and no '.join(missing)}, only {known} (choose with --columns)")
+            keys = ", ".join(row) or "nothing"
+            problems.add(f"{name}, line {number}",
+                         f"has no {' and no '.join(missing)}, only {keys} (choose with --columns)")
         else:
             yield number, ["" if row[column] is None else row[column] for column in columns]

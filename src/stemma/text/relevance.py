@@ -1,7 +1,7 @@
-"""How well titles answer queries, as search engines log it: tables with the columns query, title and label.
+"""Reads query-title relevance data from search logs: tables with the columns query, title and label.
 
-Labels are numbers from 0 on, or words, which are numbered in their sorted order. What they are is known only at the end
-of the last file, so the files are read twice; neither time is more than a line held.
+Labels are numbers from 0, or words, which are numbered in sorted order. The set of labels is known only at the end of
+the last file, so the files are streamed twice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = ("query", "title", "label")
 SUFFIXES = tuple(kind + packed for kind in FORMATS for packed in ("", *COMPRESSED))
-MAX_LABELS = 254  # that a byte can number, beside none
+MAX_LABELS = 254  # 1 + label must fit a byte; 0 is no label
 ADVICE = "a row has a query, a title and a label"
-Row = tuple[int, list[Any]]  # the line it begins at, and its cells
+Row = tuple[int, list[Any]]  # first line, cells
 
 
 @dataclass(frozen=True, slots=True)
 class RelevanceExample:
+    """A query, a title and the index of their relevance label."""
+
     query: str
     title: str
     label: int
@@ -39,7 +41,7 @@ class RelevanceExample:
 
 @dataclass(frozen=True)
 class RelevanceData:
-    """All rows of some files; `labels` spells the classes in the order of their numbers."""
+    """Rows of relevance files; `labels` has the classes in the order of their indices."""
 
     files: list[Path]
     encoding: str
@@ -47,38 +49,37 @@ class RelevanceData:
     labels: list[str]
 
     def rows(self) -> Iterator[RelevanceExample]:
-        number = {label: place for place, label in enumerate(self.labels)}
+        label_ids = {label: index for index, label in enumerate(self.labels)}
         for file in self.files:
             for query, title, label in quietly(_read(file, self.encoding, self.errors)):  # the second time
-                yield RelevanceExample(query, title, number[label])
+                yield RelevanceExample(query, title, label_ids[label])
 
 
 def open_relevance(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict") -> RelevanceData:
-    """The first reading: whether all rows can be used, and which labels there are."""
+    """First pass: check all rows and collect the labels."""
     encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
     if STDIN in files:
         raise UserError("--relevance reads its text twice, which stdin cannot give; name a file.")
-    found = {label for file in files for _, _, label in _read(file, encoding, errors)}
-    if len(found) > MAX_LABELS or (many := _numbers(found)) and many[-1] >= MAX_LABELS:
-        raise UserError(f"the column label of {display_name(files[0])} holds {len(found):,} different values, up to "
-                        f'"{max(found)}"; labels are a few numbers from 0 on, or a few words.')
-    if many is not None:
-        return RelevanceData(files, encoding, errors, [str(label) for label in range(many[-1] + 1)])
-    labels = sorted(found)
-    logger.info(
-        "labels are numbered " + ", ".join(f'{number} = "{label}"' for number, label in enumerate(labels)) + ".")
+    distinct = {label for file in files for _, _, label in _read(file, encoding, errors)}
+    if len(distinct) > MAX_LABELS or (numbers := _numbers(distinct)) and numbers[-1] >= MAX_LABELS:
+        raise UserError(f"the column label of {display_name(files[0])} holds {len(distinct):,} different values, up to "
+                        f'"{max(distinct)}"; labels are a few numbers from 0 on, or a few words.')
+    if numbers is not None:
+        return RelevanceData(files, encoding, errors, [str(label) for label in range(numbers[-1] + 1)])
+    labels = sorted(distinct)
+    logger.info("labels are numbered " + ", ".join(f'{index} = "{label}"' for index, label in enumerate(labels)) + ".")
     return RelevanceData(files, encoding, errors, labels)
 
 
 def _numbers(labels: set[str]) -> list[int] | None:
-    """The labels as numbers, in order, if that is what they are."""
+    """The labels as sorted numbers; None if they are not numbers."""
     if all(label.isascii() and label.isdigit() and str(int(label)) == label for label in labels):
         return sorted(map(int, labels))
     return None
 
 
 def _read(file: Path, encoding: str, errors: str) -> Iterator[tuple[str, str, str]]:
-    name, faults, made = display_name(file), LineErrors(), 0
+    name, faults, count = display_name(file), LineErrors(), 0
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
     kind = FORMATS.get(inner.suffix.lower(), "tsv")
     lines = (line for line in read_lines(file, encoding, errors) if kind == "csv" or line[1].strip())
@@ -88,11 +89,11 @@ def _read(file: Path, encoding: str, errors: str) -> Iterator[tuple[str, str, st
         texts = [clean_text(cell_text(cell), where, errors).strip() for cell in cells]
         if missing := [column for column, text in zip(COLUMNS, texts, strict=True) if not text]:
             faults.add(where, f"has no {' and no '.join(missing)}")
-        elif not faults.lines:  # once something is wrong, the rest is read only to count what else is
-            made += 1
+        elif not faults.lines:  # after an error, the rest is read only to count further errors
+            count += 1
             yield texts[0], texts[1], texts[2]
     faults.raise_if_any(f"rows of {name} cannot be used", ADVICE)
-    if not made:
+    if not count:
         raise UserError(f"there is no row in {name}; {ADVICE}.")
 
 
@@ -103,17 +104,17 @@ def _cells(lines: NumberedLines, kind: str, name: str, line_errors: LineErrors) 
         return
     head = [cell.strip().lower() for cell in first[1]]
     if set(COLUMNS) <= set(head):
-        chosen = [head.index(column) for column in COLUMNS]
+        indices = [head.index(column) for column in COLUMNS]
     elif len(head) == len(COLUMNS) and not set(COLUMNS) & set(head):
         logger.info(f"{name} has no header, so its columns are read as {', '.join(COLUMNS)}.")
-        chosen, rows = list(range(len(COLUMNS))), chain([first], rows)
+        indices, rows = list(range(len(COLUMNS))), chain([first], rows)
     else:
         missing = [column for column in COLUMNS if column not in head]
         raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
                         f"{', '.join(cell[:20] for cell in head)}); name its columns {', '.join(COLUMNS)}.")
     for line, row in rows:
         if len(row) == len(head):
-            yield line, [row[column] for column in chosen]
+            yield line, [row[index] for index in indices]
         else:
             line_errors.add(f"{name}, line {line}", f"has {pluralize(len(row), 'column')} instead of {len(head)}")
 

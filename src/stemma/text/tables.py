@@ -133,8 +133,8 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
     if has_header:
         del cells[0]
     if duplicates := sorted({column for column in columns if columns.count(column) > 1}):
-        raise UserError(f'{name} has two columns named "{_shorten(duplicates[0])}"; rename one, or put a header above the '
-                        "rows if there is none.")
+        raise UserError(f'{name} has two columns named "{_shorten(duplicates[0])}"; rename one, or put a header above '
+                        "the rows if there is none.")
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
         hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"

@@ -1,6 +1,6 @@
-"""Bytes to clean text, block by block: unpack, decode, unify the line ends, and name the exact byte where it fails.
+"""Reads text block by block: decompress, decode, normalize line ends; errors name the exact byte.
 
-Nothing here holds more than one block, so a file of any size, even one that is a single line, costs the same memory.
+Only one block is in memory, so a file of any size, even with a single line, needs the same memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPRESSED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 STDIN = Path("-")
 COMMON_ENCODINGS = ("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "gb18030", "gbk", "big5", "shift_jis", "euc-jp",
                     "euc-kr", "cp1251", "koi8-r")
-# Marks that some editors put before the text; longest first, since the one of UTF-32 begins with the one of UTF-16.
+# Byte order marks, longest first: the mark of UTF-32 begins with the mark of UTF-16.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"), (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -40,33 +40,33 @@ def display_name(path: Path) -> str:
 
 
 def check_encoding(encoding: str, errors: str) -> str:
-    """Python's own name of the encoding; an unknown one is the user's typing error."""
+    """Python's canonical name of the encoding; raises a UserError if it is unknown."""
     if errors not in ("strict", "replace", "ignore"):
         raise UserError(f'--errors is "{errors}"; choose strict, replace or ignore.')
     try:
-        found = codecs.lookup(encoding)
+        codec = codecs.lookup(encoding)
         "".encode(encoding)  # refuses what is no text encoding, such as base64
     except LookupError as error:
         hint = did_you_mean(encoding, COMMON_ENCODINGS)
         raise UserError(f'no text encoding "{encoding}".{hint} Common ones: {", ".join(COMMON_ENCODINGS)}.') from error
-    return {"utf-8-sig": "utf-8", "utf_8_sig": "utf-8"}.get(found.name, found.name)
+    return {"utf-8-sig": "utf-8", "utf_8_sig": "utf-8"}.get(codec.name, codec.name)
 
 
 def read_text(path: Path, encoding: str, errors: str) -> Iterator[str]:
     """Blocks of decoded text: LF line ends, no NUL, no byte order mark."""
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    told = False
+    reported = False
     for text, final in _decode(path, encoding, errors):
         text = newlines.decode(text, final=final)
-        if newlines.newlines not in (None, "\n") and not told:
-            told = True
+        if newlines.newlines not in (None, "\n") and not reported:
+            reported = True
             logger.info(f"{display_name(path)}: CR or CRLF line ends are read as plain line ends.")
         if text:
             yield text
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
-    """Blocks of the file's content, unpacked as its suffix says."""
+    """Blocks of the file's content, decompressed by its suffix."""
     kind = COMPRESSED.get(path.suffix.lower())
     with _explain_damage(path, kind):
         if path == STDIN:
@@ -106,8 +106,8 @@ def _blocks(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes]) -> Iterator[bytes]:
 
 
 def _zstd_blocks(path: Path) -> Iterator[bytes]:
-    # zstandard's own stream reader takes a truncated file for a finished one, so the frames are followed here. Small
-    # bites keep memory bounded: one of 4 KiB can unfold to 128 MiB at the very worst.
+    # zstandard's stream reader accepts a truncated file, so the frames are tracked here. Small reads keep memory
+    # bounded: 4 KiB can expand to 128 MiB at worst.
     import zstandard
 
     frame = None
@@ -128,9 +128,9 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]]:
-    """Decoded blocks and whether each is the last; offsets in messages count the bytes of the unpacked content."""
+    """(decoded block, whether it is the last); byte offsets in messages refer to the decompressed content."""
     decoder: codecs.IncrementalDecoder | None = None
-    offset = 0  # of the next byte to be handed to the decoder
+    offset = 0  # of the decoder's next byte
     dropped = False
     for block in _with_end(read_bytes(path)):
         if decoder is None:
@@ -138,18 +138,18 @@ def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]
             decoder = codecs.getincrementaldecoder(encoding)(errors)
             wide = encoding.startswith(("utf-16", "utf-32"))
             block, offset = block[mark:], mark
-        waiting = len(decoder.getstate()[0])  # the first bytes of a character that the last block cut in two
+        pending = len(decoder.getstate()[0])  # bytes of a character that the previous block cut
         nul = -1 if wide else block.find(b"\0")
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            bad = offset - waiting + error.start
+            bad = offset - pending + error.start
             if 0 <= nul < bad - offset:
                 raise UserError(_binary(path, offset + nul, block)) from error
             raise UserError(_wrongly_encoded(path, encoding, bad, error.object, error.start)) from error
         if "\0" in text:
             if errors == "strict":
-                at = len(text[: text.index("\0")].encode(encoding)) - waiting if wide else nul
+                at = len(text[: text.index("\0")].encode(encoding)) - pending if wide else nul
                 raise UserError(_binary(path, offset + at, block))
             text = text.replace("\0", "")
             if not dropped:
@@ -160,7 +160,8 @@ def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]
 
 
 def _with_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks, the first with a whole byte order mark, then an empty one: the decoder must hear that it is over."""
+    """The blocks, the first with at least four bytes for a byte order mark, then an empty block that ends the decoding.
+    """
     start = b""
     for block in blocks:
         start += block
@@ -173,7 +174,7 @@ def _with_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _resolve_byte_order(encoding: str, start: bytes) -> tuple[str, int]:
-    """The byte order that the text's mark announces, and the length of that mark."""
+    """The encoding with the byte order of the text's mark, and the length of the mark."""
     for mark, announced in BYTE_ORDER_MARKS:
         if start.startswith(mark) and announced.startswith(encoding):
             return announced, len(mark)
@@ -183,8 +184,8 @@ def _resolve_byte_order(encoding: str, start: bytes) -> tuple[str, int]:
 def _wrongly_encoded(path: Path, encoding: str, offset: int, data: bytes, start: int) -> str:
     value = f"0x{data[start]:02x}"
     advice = _encoding_of_mark(data) or likely_encoding(data, start, encoding)
-    way_out = f"try --encoding {advice}, or" if advice else "use"
-    return f"{display_name(path)} is not {encoding} at byte {offset} ({value}); {way_out} --errors replace."
+    suggestion = f"try --encoding {advice}, or" if advice else "use"
+    return f"{display_name(path)} is not {encoding} at byte {offset} ({value}); {suggestion} --errors replace."
 
 
 def _binary(path: Path, offset: int, block: bytes) -> str:
@@ -196,7 +197,7 @@ def _binary(path: Path, offset: int, block: bytes) -> str:
 
 
 def _encoding_of_mark(data: bytes) -> str | None:
-    """The encoding that a byte order mark names."""
+    """The encoding of a byte order mark; None without a mark."""
     for mark, announced in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return announced.rsplit("-", 1)[0] if announced != "utf-8" else announced

@@ -165,8 +165,8 @@ def _decoder(kind: str) -> decoders.Decoder:
 def _merge_words(words: dict[str, int], kind: str, vocab_size: int, special: list[str], progress: bool) -> models.Model:
     """BPE merges over counted words; WordPiece uses the resulting vocabulary.
 
-    The trainer numbers continuations ("##a") in hash-map order, and these ids break ties. Passing them as special tokens
-    fixes their ids.
+    The trainer numbers continuations ("##a") in hash-map order, and these ids break ties. Passing them as special
+    tokens fixes their ids.
     """
     counts: Counter[str] = Counter()
     inside: Counter[str] = Counter()
@@ -213,8 +213,8 @@ def _prune_pieces(words: dict[str, int], kind: str, vocab_size: int, special: li
     """Unigram over counted words: starts from all substrings that occur twice and prunes them by likelihood.
 
     The trainer takes its seed pieces from distinct words, as substrings that are followed by different characters. A
-    word that is no prefix of another word ("they", however frequent) would not become a piece. So one occurrence of each
-    frequent word is followed by a unique private-use character.
+    word that is no prefix of another word ("they", however frequent) would not become a piece. So one occurrence of
+    each frequent word is followed by a unique private-use character.
     """
     alphabet = set().union(*words)
     ranked = sorted(words, key=lambda word: (-words[word], crc32(word.encode()), word))[:MAX_DISTINCT_WORDS]

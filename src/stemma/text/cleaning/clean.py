@@ -1,8 +1,8 @@
-"""Web text as GPT-2's WebText and C4 were cleaned: normalise, drop what is double, foreign, too short or no prose, and
-say for each step how much it took.
+"""Cleans web text as for GPT-2's WebText and C4: normalize, deduplicate, filter by language and quality. Counts what
+each step drops.
 
-One pass in order; of a document only its hashes stay in memory. Near duplicates are known at the end, so what survived
-until then waits in a file without a name, which the system removes however the run ends.
+One pass, in order; only hashes of a document stay in memory. Near-duplicates are known at the end, so the remaining
+documents are first written to an unnamed temporary file, which the system removes in any case.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stemma.text.cleaning.rules import CleaningRules, first_failed_rule
 from stemma.text.ngrams import normalized_words
 from stemma.text.readers import read_passages
 
-EXAMPLE_CHARS = 100  # characters of a dropped document that are shown
+EXAMPLE_CHARS = 100  # length of the excerpt shown of a dropped document
 
 
 @dataclass
 class FilterStats:
-    """What one step took: documents dropped (or changed), and characters."""
+    """Number of documents and characters that one step dropped (or changed)."""
 
     setting: Any
     documents: int = 0
@@ -40,7 +40,7 @@ class FilterStats:
 
 
 class Cleaner:
-    """One document in, what is left of it out; counts on the way."""
+    """Cleans documents one by one, and counts what each step drops."""
 
     def __init__(self, rules: CleaningRules, languages: Sequence[str] = (), also: Sequence[str] = (), show: int = 0):
         for language in languages:
@@ -52,19 +52,19 @@ class Cleaner:
         self.documents = self.characters = 0
         self.lines, self.texts = HashCounts(), HashCounts()
         numbers = rules.model_dump()
-        apart = {name: numbers.pop(name) for name in ("line_documents", "near_duplicates")}
-        wanted = {"normalise": None, "empty": None, "exact_duplicates": None,
-                  **({"language": list(languages)} if languages else {}), **numbers, **dict.fromkeys(also),
-                  **{name: value for name, value in apart.items() if value}}
-        self.steps = {name: FilterStats(setting) for name, setting in wanted.items()}
+        last_steps = {name: numbers.pop(name) for name in ("line_documents", "near_duplicates")}
+        settings = {"normalise": None, "empty": None, "exact_duplicates": None,
+                    **({"language": list(languages)} if languages else {}), **numbers, **dict.fromkeys(also),
+                    **{name: value for name, value in last_steps.items() if value}}
+        self.steps = {name: FilterStats(setting) for name, setting in settings.items()}
 
     def clean(self, raw: str) -> str | None:
-        raw = raw.strip("\n")  # line ends around a document are the file's
+        raw = raw.strip("\n")  # line ends around a document belong to the file format
         self.documents += 1
         self.characters += len(raw)
         text = normalize_text(raw)
         if text != raw:
-            self._note("normalise", len(raw) - len(text))
+            self._count("normalise", len(raw) - len(text))
         if not text:
             self.example("empty", raw)
             return self._drop("empty", text)
@@ -75,31 +75,31 @@ class Cleaner:
             return self._drop("language", text)
         if (rule := first_failed_rule(text, self.rules)) is not None:
             return self._drop(rule, text)
-        for name, judge in self.datatrove_filters.items():
-            left, reason = judge(text)
-            if not left:
+        for name, apply_filter in self.datatrove_filters.items():
+            remaining, reason = apply_filter(text)
+            if not remaining:
                 return self._drop(name, text, reason)
-            self.steps[name].characters += len(text) - len(left)
-            text = left
+            self.steps[name].characters += len(text) - len(remaining)
+            text = remaining
         return self._without_shared_lines(text) if self.rules.line_documents else text
 
     def _without_shared_lines(self, text: str) -> str | None:
         lines = text.split("\n")
-        kept = [line for line in lines if not line or self.lines.times(line) < self.rules.line_documents]
-        rest = normalize_text("\n".join(kept)) if len(kept) < len(lines) else text
-        if len(normalized_words(rest)) < max(1, self.rules.min_words):
+        remaining = [line for line in lines if not line or self.lines.times(line) < self.rules.line_documents]
+        cleaned = normalize_text("\n".join(remaining)) if len(remaining) < len(lines) else text
+        if len(normalized_words(cleaned)) < max(1, self.rules.min_words):
             return self._drop("line_documents", text)
-        self.steps["line_documents"].characters += len(text) - len(rest)
-        for line in dict.fromkeys(kept):  # only lines that are written count, and once a document
+        self.steps["line_documents"].characters += len(text) - len(cleaned)
+        for line in dict.fromkeys(remaining):  # only written lines count, once per document
             self.lines.add(line)
-        return rest
+        return cleaned
 
     def _drop(self, name: str, text: str, reason: str = "") -> str | None:
-        self._note(name, len(text))
+        self._count(name, len(text))
         self.example(name, text, reason)
         return None
 
-    def _note(self, name: str, characters: int) -> None:
+    def _count(self, name: str, characters: int) -> None:
         self.steps[name].documents += 1
         self.steps[name].characters += characters
 
@@ -116,7 +116,7 @@ def clean(
     errors: str = "strict", show: int = 0, overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Clean the text of these files into one file, and report what each step took."""
+    """Clean the text of these files into one file; returns the statistics of each step."""
     out = Path(out)
     check_output(out, overwrite)
     cleaner = Cleaner(rules or CleaningRules(), languages, also, show)
@@ -140,32 +140,32 @@ def clean(
         if near and lengths:
             _copy_without_duplicates(waiting, final, near, cleaner, writer.ends, lengths)
         steps = cleaner.steps
-        double = steps["near_duplicates"] if near else FilterStats(None)
-        if len(lengths) == double.documents:
+        duplicates = steps["near_duplicates"] if near else FilterStats(None)
+        if len(lengths) == duplicates.documents:
             most = max((name for name in steps if name != "normalise"), key=lambda name: steps[name].documents)
             raise UserError(f"nothing is left of {cleaner.documents:,} documents; most fell to {most} "
                             f"({steps[most].documents:,}): look at them with --show 5, and loosen it with --set.")
         seconds = time.perf_counter() - began
     return {
-        "out": str(out), "documents_in": cleaner.documents, "documents_out": len(lengths) - double.documents,
-        "characters_in": cleaner.characters, "characters_out": sum(lengths) - double.characters,
+        "out": str(out), "documents_in": cleaner.documents, "documents_out": len(lengths) - duplicates.documents,
+        "characters_in": cleaner.characters, "characters_out": sum(lengths) - duplicates.characters,
         "steps": [{"step": name, **vars(step)} for name, step in steps.items()], "seconds": seconds,
         "characters_per_second": cleaner.characters / seconds,
     }
 
 
 def _copy_without_duplicates(source: IO[bytes], target: IO[bytes], near: NearDuplicates, cleaner: Cleaner,
-                   ends: Sequence[int], lengths: Sequence[int]) -> None:
-    """Copy what resembles nothing before it."""
+                             ends: Sequence[int], lengths: Sequence[int]) -> None:
+    """Copy the documents that have no earlier near-duplicate."""
     step = cleaner.steps["near_duplicates"]
     source.seek(0)
     start = 0
-    for end, length, resembled in zip(ends, lengths, near.duplicate_of().tolist(), strict=True):
+    for end, length, original in zip(ends, lengths, near.duplicate_of().tolist(), strict=True):
         content = source.read(end - start)
-        if resembled < 0:
+        if original < 0:
             target.write(content)
         else:
             step.documents += 1
             step.characters += length
-            cleaner.example("near_duplicates", content.decode(), f"document {resembled + 1} of those left")
+            cleaner.example("near_duplicates", content.decode(), f"document {original + 1} of those left")
         start = end

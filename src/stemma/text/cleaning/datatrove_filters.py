@@ -1,7 +1,7 @@
-"""The filters of datatrove by name, exactly as published there: for results that must be comparable with other corpora.
+"""Quality filters of datatrove by name, unchanged, for results that are comparable with other corpora.
 
-They need the extra `cluster`. All of them count English words with spaCy, at about 0.4 MB a second. Not used: its
-language filter and its list of bad words, which are downloaded, and its MinHash, which is made for clusters.
+They need the extra `cluster`. All of them use spaCy's English words, at about 0.4 MB per second. Not used: its language
+filter and its list of bad words, which are downloaded, and its MinHash, which is for clusters.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ SAMPLE_TEXT = "All of this is only written down to see whether every library is 
 
 
 def datatrove_filters(names: Sequence[str]) -> dict[str, Filter]:
-    """For each name a function from a text to what is left of it, or None and the reason."""
+    """Name -> function from a text to (remaining text or None, reason)."""
     unknown = [name for name in names if name not in CLASSES]
     if unknown:
         raise UserError(f'--also {unknown[0]}: no such filter; choose {", ".join(CLASSES)}.'
                         f"{did_you_mean(unknown[0], CLASSES)}")
-    made = {}
+    functions = {}
     for name in names:
         try:
             from datatrove.pipeline import filters
 
-            made[name] = _as_filter(getattr(filters, CLASSES[name])())
-            made[name](SAMPLE_TEXT)  # datatrove looks for its libraries only when it needs them
+            functions[name] = _as_filter(getattr(filters, CLASSES[name])())
+            functions[name](SAMPLE_TEXT)  # datatrove imports its libraries only on use
         except ImportError as error:
             raise UserError(f'--also {name} needs datatrove and spaCy: pip install "stemma-lm[cluster]".') from error
-    return made
+    return functions
 
 
-def _as_filter(chosen: object) -> Filter:
+def _as_filter(datatrove_filter: object) -> Filter:
     from datatrove.data import Document
 
-    def judge(text: str) -> tuple[str | None, str]:
+    def apply(text: str) -> tuple[str | None, str]:
         document = Document(text=text, id="")
-        verdict = chosen.filter(document)  # type: ignore[attr-defined]
-        kept, reason = verdict if isinstance(verdict, tuple) else (verdict, "")
-        return (document.text if kept else None), reason
+        result = datatrove_filter.filter(document)  # type: ignore[attr-defined]
+        passed, reason = result if isinstance(result, tuple) else (result, "")
+        return (document.text if passed else None), reason
 
-    return judge
+    return apply

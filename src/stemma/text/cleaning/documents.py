@@ -1,4 +1,4 @@
-"""Whole documents in, whole documents out: one at a time, in order, and nothing half-written at the end."""
+"""Reads and writes whole documents, one at a time and in order."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from stemma.text.readers import JSON_LINES, PLAIN, Passage
 
 logger = logging.getLogger(__name__)
 
-LIMIT = 10_000_000  # characters; a longer document is judged in parts, so that memory stays bounded
+LIMIT = 10_000_000  # characters; a longer document is filtered in parts, so that memory stays bounded
 LINE_ENDS = re.compile(r"\s*\n\s*")
 
 
 def whole_documents(passages: Iterable[Passage], limit: float = LIMIT) -> Iterator[str]:
-    """Passages put together again, up to the limit."""
+    """Joins the passages of each document, up to the limit."""
     parts: list[str] = []
     length = 0
     for passage in passages:
         if passage.starts_document or length >= limit:
             if not passage.starts_document:
-                logger.info(f"{passage.source}: a document of more than {limit:,} characters is judged in parts.")
+                logger.info(f"{passage.source}: a document of more than {limit:,} characters is filtered in parts.")
             if parts:
                 yield "".join(parts)
             parts, length = [], 0
@@ -38,12 +38,12 @@ def whole_documents(passages: Iterable[Passage], limit: float = LIMIT) -> Iterat
 
 
 class DocumentWriter:
-    """Writes documents as plain text or JSON lines, and remembers where each ends."""
+    """Writes documents as plain text or JSON lines; `ends` has the end offset of each."""
 
     def __init__(self, file: IO[bytes], suffix: str, documents: str):
         self.file = file
         self.json = suffix in JSON_LINES
-        # What separates documents must not stand inside one: a blank line, or where each is a line, any line end.
+        # A document must not contain the separator: a blank line, or any line end if each document is a line.
         self.inside, self.after = (" ", "\n") if documents == "line" else ("\n", "\n\n")
         self.ends = array("q")
 
@@ -56,7 +56,7 @@ class DocumentWriter:
 
 
 def check_output(out: Path, overwrite: bool) -> None:
-    """Refuse a place or a format that cannot be written, before any work is done."""
+    """Raise if the output path or its format is not valid, before any work is done."""
     if out.is_dir():
         raise UserError(f"{out} is a folder; name the file to write in it, such as {out / 'clean.txt'}.")
     if out.suffix.lower() not in (*PLAIN, *JSON_LINES):

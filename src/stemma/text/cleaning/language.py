@@ -1,9 +1,9 @@
-"""Which language a text is in, without a model to download: its script decides, and within Latin its commonest words.
+"""Language identification without a model: by script, and for Latin script by function words.
 
-Function words make up a third to a half of running text and hardly occur elsewhere, so a few sentences are enough. A
-word that several languages share counts for each of them in part; words that mean something else in English ("man",
-"war", "men") are left out. docs/how-to/cleaning.md has the accuracy we measured. Built for sorting out documents; for
-hundreds of languages or single words a trained identifier (fastText's, which datatrove downloads) is the better tool.
+Function words are a third to a half of running text and rare in other languages, so a few sentences are enough. A word
+of several languages counts for each of them in part; words that mean something else in English ("man", "war", "men")
+are left out. docs/how-to/cleaning.md has the measured accuracy. It is meant for filtering documents; for hundreds of
+languages or single words a trained identifier (fastText's, which datatrove downloads) is better.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import Counter
 
 from stemma.text.ngrams import normalized_words
 
-SAMPLE = 20_000  # characters that are looked at
-MIN_CONFIDENCE = 0.08  # share of words that must speak for a Latin-script language
+SAMPLE = 20_000  # characters used of a text
+MIN_CONFIDENCE = 0.08  # minimum fraction of function words for a Latin-script language
 SCRIPTS = {
     "latin": "A-Za-z\u00c0-\u024f\u1e00-\u1eff", "cyrillic": "\u0400-\u052f", "greek": "\u0370-\u03ff",
     "hebrew": "\u0590-\u05ff", "arabic": "\u0600-\u06ff", "devanagari": "\u0900-\u097f", "thai": "\u0e00-\u0e7f",
@@ -24,7 +24,7 @@ LETTERS = {name: re.compile(f"[{characters}]") for name, characters in SCRIPTS.i
 BY_SCRIPT = {"greek": "el", "hebrew": "he", "arabic": "ar", "devanagari": "hi", "thai": "th", "han": "zh",
              "kana": "ja", "hangul": "ko"}
 UKRAINIAN = re.compile("[іїєґІЇЄҐ]")
-WEIGHT = {"han": 2.5, "kana": 1.5, "hangul": 2.0}  # one such character says as much as this many letters
+WEIGHT = {"han": 2.5, "kana": 1.5, "hangul": 2.0}  # letters that one such character counts for
 FUNCTION_WORDS = {
     "en": "the of and to a in is that it was for on with he as are his they be at this have from or had by but not "
           "what all were we when your can said there an which she do their if will up about out who them these some "
@@ -53,10 +53,10 @@ LANGUAGES = sorted({*FUNCTION_WORDS, *BY_SCRIPT.values(), "ru", "uk"})
 
 
 def _shares() -> dict[str, dict[str, float]]:
-    """For each word the languages it speaks for, with weights that add up to one."""
+    """Word -> language -> weight; the weights of a word sum to one."""
     owners: dict[str, list[str]] = {}
-    for language, listed in FUNCTION_WORDS.items():
-        for word in dict.fromkeys(listed.split()):
+    for language, words in FUNCTION_WORDS.items():
+        for word in dict.fromkeys(words.split()):
             owners.setdefault(word, []).append(language)
     return {word: dict.fromkeys(languages, 1 / len(languages)) for word, languages in owners.items()}
 
@@ -65,7 +65,7 @@ SHARES = _shares()
 
 
 def identify(text: str) -> str | None:
-    """The language's two-letter code, or None where too little speaks for any."""
+    """Two-letter code of the language; None if there is too little evidence."""
     sample = text[:SAMPLE]
     counts = {name: len(pattern.findall(sample)) * WEIGHT.get(name, 1.0) for name, pattern in LETTERS.items()}
     script = max(counts, key=lambda name: counts[name])
@@ -77,11 +77,11 @@ def identify(text: str) -> str | None:
         return "uk" if UKRAINIAN.search(sample) and not re.search("[ыэъЫЭЪ]", sample) else "ru"
     if script != "latin":
         return BY_SCRIPT[script]
-    found = normalized_words(sample)
+    words = normalized_words(sample)
     scores: dict[str, float] = {}
-    for word, times in Counter(found).items():
+    for word, times in Counter(words).items():
         for language, share in SHARES.get(word, {}).items():
             scores[language] = scores.get(language, 0.0) + times * share
     best = max(scores.values(), default=0.0)
     winners = [language for language, score in scores.items() if score == best]
-    return winners[0] if len(winners) == 1 and best >= MIN_CONFIDENCE * len(found) else None
+    return winners[0] if len(winners) == 1 and best >= MIN_CONFIDENCE * len(words) else None
