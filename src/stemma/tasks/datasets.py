@@ -1,8 +1,8 @@
-"""Every data set by its name: how its official files are read, what is measured on it, and who describes the format.
+"""The data sets by name: how their official files are read, their metrics, and where the format is described.
 
-GLUE's files are tab-separated with a header, except CoLA's, and without labels where the server keeps them. Rows that
-the publishers broke (tabs or line ends within a question of QQP; five labels where the header has one in SNLI) are
-mended or left out, and counted. MNLI's two development files are read alike. XNLI is the Chinese part of it.
+GLUE files are tab-separated with a header, except CoLA's; test files have no labels. Broken rows of the published files
+(tabs or line ends within a question of QQP; five labels under one header in SNLI) are repaired or skipped, and counted.
+Both dev files of MNLI have the same format. XNLI reads the Chinese part.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Read = Callable[[str | Path, FileReader], list[Example]]
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set that has a name. The first of `metrics` decides which model is best."""
+    """A named data set. The first of `metrics` selects the best model."""
 
     name: str
     kind: str
     metrics: tuple[str, ...]
     read: Read
     source: str  # where its format is described
-    labels: tuple[str, ...] | None = None  # where they are fixed, in the order of the publishers
-    answer_matching: str | None = None  # of questions: how the official script compares answers
+    labels: tuple[str, ...] | None = None  # if fixed, in the official order
+    answer_matching: str | None = None  # question answering: how the official script compares answers
 
 
 QA_METRICS, TAGGING_METRICS = task_kind("qa").default_metrics, task_kind("tag").default_metrics
@@ -45,6 +45,7 @@ BINARY_LABELS = ("0", "1")
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 BINARY_NLI_LABELS = ("entailment", "not_entailment")
 
+COLA = TableSchema((("sentence",),), headerless_columns=(("source", "label", "mark", "sentence"),))
 MRPC = TableSchema((("#1 String",), ("#2 String",)), label=("Quality",))
 QQP = TableSchema((("question1",), ("question2",)), label=("is_duplicate",), skip_bad_rows=True)
 QNLI = TableSchema((("question",), ("sentence",)))
@@ -52,32 +53,31 @@ NLI = replace(TEXT_PAIR, label=("gold_label", "label"), no_gold_labels=("-",), s
 SCITAIL = replace(TEXT_PAIR, label=("gold_label", "label"), headerless_columns=(("premise", "hypothesis", "label"),),
                   label_aliases={"entails": "entailment"})
 XNLI = TableSchema((("sentence1", "premise"), ("sentence2", "hypo")), label=("gold_label", "label"),
-                   no_gold_labels=("-",),
-              row_filter=("language", "zh"), label_aliases={"contradictory": "contradiction"}, skip_bad_rows=True)
+                   no_gold_labels=("-",), row_filter=("language", "zh"),
+                   label_aliases={"contradictory": "contradiction"}, skip_bad_rows=True)
 MATCHING = replace(TEXT_PAIR, headerless_columns=(("text_a", "text_b", "label"), ("text_a", "text_b")))
 REVIEWS = replace(SINGLE_TEXT, headerless_columns=(("label", "text_a"),))
-# The task of 2016 has its label at the end, that of 2017 at the beginning.
+# The 2016 task has the label in the last column, the 2017 task in the first.
 DBQA = TableSchema((("text_a", "question"), ("text_b", "answer")), group=("qid",), id=(),
-              headerless_columns=(("question", "answer", "label"), ("label", "question", "answer"),
-                                  ("question", "answer")))
+                   headerless_columns=(("question", "answer", "label"), ("label", "question", "answer"),
+                                       ("question", "answer")))
 
 
 def _without_markup(text: str) -> str:
     return text.replace("<br />", "\n")
 
 
-LINE_END = re.compile(r"\\n(?![a-z])|\\")  # in AG: "\n" says its readme, but mostly a backslash alone
+LINE_END = re.compile(r"\\n(?![a-z])|\\")  # AG: its readme says "\n", but mostly it is a lone backslash
 IMDB = TableSchema((("review", "text"),), label=("sentiment", "label"),
-                   label_aliases={"negative": "neg", "positive": "pos"},
-              clean=_without_markup)
+                   label_aliases={"negative": "neg", "positive": "pos"}, clean=_without_markup)
 AG = TableSchema((("title",), ("description",)), headerless_columns=(("label", "title", "description"),), join=True,
-            clean=lambda text: LINE_END.sub(" ", text))
+                 clean=lambda text: LINE_END.sub(" ", text))
 YELP = TableSchema((("text",),), headerless_columns=(("label", "text"),), clean=lambda text: text.replace("\\n", "\n"))
 NEWS = TableSchema((("text",),), headerless_columns=(("label", "text"),), skip_bad_rows=True)
 
 
 def _table_dataset(name: str, kind: str, schema: TableSchema, source: str, labels: tuple[str, ...] | None = None,
-           metrics: tuple[str, ...] | None = None) -> Dataset:
+                   metrics: tuple[str, ...] | None = None) -> Dataset:
     def read(path: str | Path, reading: FileReader) -> list[Example]:
         return list(read_texts(path, schema, reading, labels))
 
@@ -85,7 +85,7 @@ def _table_dataset(name: str, kind: str, schema: TableSchema, source: str, label
 
 
 def _folder_dataset(name: str, schema: TableSchema, source: str, labels: tuple[str, ...] | None = None) -> Dataset:
-    """One file for each text as released, or all of them in a table as they are passed on."""
+    """One file per text as released, or a table as often redistributed."""
     def read(path: str | Path, reading: FileReader) -> list[Example]:
         if Path(path).is_dir():
             return list(read_class_folders(Path(path), reading, labels, schema.clean))
@@ -105,9 +105,7 @@ def _tagging_dataset(name: str, source: str) -> Dataset:
 
 GLUE = "https://gluebenchmark.com/tasks, arXiv:1804.07461"
 _ALL = (
-    _table_dataset("cola", "classify", TableSchema((("sentence",),), headerless_columns=(("source", "label", "mark",
-        "sentence"),)), GLUE, BINARY_LABELS,
-           ("matthews", "accuracy")),
+    _table_dataset("cola", "classify", COLA, GLUE, BINARY_LABELS, ("matthews", "accuracy")),
     _table_dataset("sst2", "classify", TableSchema((("sentence",),)), GLUE, BINARY_LABELS),
     _table_dataset("mrpc", "pair", MRPC, GLUE, BINARY_LABELS, ("f1", "accuracy")),
     _table_dataset("qqp", "pair", QQP, GLUE, BINARY_LABELS, ("f1", "accuracy")),
@@ -118,7 +116,7 @@ _ALL = (
     _table_dataset("qnli", "pair", QNLI, GLUE, BINARY_NLI_LABELS),
     _table_dataset("qnli-rank", "rank", replace(QNLI, group=("question",),
                                                 label_aliases={"entailment": "1", "not_entailment": "0"}),
-           f"{GLUE}; as a ranking of sentences: arXiv:1901.11504", BINARY_LABELS, RANKING_METRICS),
+                   f"{GLUE}; as a ranking of sentences: arXiv:1901.11504", BINARY_LABELS, RANKING_METRICS),
     _table_dataset("rte", "pair", TEXT_PAIR, GLUE, BINARY_NLI_LABELS),
     _table_dataset("wnli", "pair", TEXT_PAIR, GLUE, BINARY_LABELS),
     _table_dataset("ax", "pair", TEXT_PAIR, "https://gluebenchmark.com/diagnostics", NLI_LABELS,
@@ -150,15 +148,14 @@ _ALL = (
     _qa_dataset("drcd", "cmrc", "https://github.com/DRCKnowledgeTeam/DRCD, arXiv:1806.00920", skip_bad_rows=True),
     _qa_dataset("cjrc", "cjrc", "https://github.com/china-ai-law-challenge/CAIL2019", skip_bad_rows=True),
     _table_dataset("nlpcc-dbqa", "rank", DBQA, "http://tcci.ccf.org.cn/conference/2017/dldoc/taskgline05.pdf",
-                   BINARY_LABELS,
-           RANKING_METRICS),
+                   BINARY_LABELS, RANKING_METRICS),
     _folder_dataset("thucnews", NEWS, "http://thuctc.thunlp.org, https://github.com/gaussic/text-classification-cnn-rnn"),
 )
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
 def task_kind_of(task: str) -> str:
-    """The kind of a task that is named by its kind or by its data set."""
+    """The kind of a task that is given by its kind or by a data set."""
     if task in (kinds := example_kinds()):
         return task
     if task not in DATASETS:
@@ -168,14 +165,14 @@ def task_kind_of(task: str) -> str:
 
 
 def plugin_code(task: str) -> dict[str, str]:
-    """The plug-in that the kind of a task comes from: what was learnt with another is another result."""
+    """The plug-in that defines the kind of a task, for digests: another plug-in gives another result."""
     return plugins.plugins_of([registry.get("task", task_kind_of(task))])
 
 
 def read_examples(task: str, path: str | Path, *, columns: Mapping[str, str] | None = None, encoding: str = "utf-8",
                   errors: str = "strict") -> list[Example]:
-    """The examples of a file, for a kind of task (a table of one's own, whose columns can be renamed: what we call a
-    column -> what the file calls it) or for a data set by its name."""
+    """Read the examples of a file for a task kind (a user's table, with `columns` as our name -> the file's name) or
+    for a named data set."""
     kind, reading = task_kind_of(task), FileReader(encoding, errors)
     if task in DATASETS:
         if columns:

@@ -1,4 +1,4 @@
-"""One vector for each text: the mean over its tokens, or the first place's."""
+"""Text embeddings: the mean over the tokens, or the hidden state of the first position."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ BATCH_TOKENS = 8192
 
 def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
           inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
-    """(texts, width) float32. Texts of similar length are computed together, so hardly anything is padding. `inputs`:
-    by name an array for each text, with a row for each of its tokens, special tokens included."""
+    """(texts, width) float32. Batches contain texts of similar length, so there is little padding. `inputs`: named
+    extra inputs, an array per text with a row per token, special tokens included."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
     tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
-    limit = corpus.sequence_length  # places beyond it were never trained
-    layout = tokenizer.with_template(corpus.single, corpus.pair)
-    layout.backend.enable_truncation(limit)  # of the text: what the template puts behind it stays
-    encodings = layout.encode_batch(list(texts))
+    limit = corpus.sequence_length  # longer positions were never trained
+    template = tokenizer.with_template(corpus.single, corpus.pair)
+    template.backend.enable_truncation(limit)  # truncates the text, not the special tokens
+    encodings = template.encode_batch(list(texts))
     too_long = sum(bool(encoding.overflowing) for encoding in encodings)
     if too_long:
-        logger.warning(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest "
-                       "text, and were cut there.")
-    beside = padded_inputs(inputs, model.recipe.settings.network.inputs, [len(one.ids) for one in encodings],
-                           model.recipe.label)
+        logger.warning(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model, and were "
+                       "truncated.")
+    extra_inputs = padded_inputs(inputs, model.recipe.settings.network.inputs,
+                                 [len(encoding.ids) for encoding in encodings], model.recipe.label)
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0
@@ -48,10 +48,10 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
             stop = start + 1
             while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
                 stop += 1
-            chosen = order[start:stop]
-            given = {name: pad_sequence([arrays[i] for i in chosen], batch_first=True)
-                     for name, arrays in beside.items()}
-            vectors[chosen] = _pool_batch(model, [encodings[i].ids for i in chosen], given, pooling, normalize)
+            indices = order[start:stop]
+            batch_inputs = {name: pad_sequence([arrays[i] for i in indices], batch_first=True)
+                     for name, arrays in extra_inputs.items()}
+            vectors[indices] = _pool_batch(model, [encodings[i].ids for i in indices], batch_inputs, pooling, normalize)
             start = stop
             work.set_count(start)
     return vectors
@@ -59,10 +59,10 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
 
 @torch.inference_mode()
 def _pool_batch(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool) -> np.ndarray:
-    longest = max(map(len, rows))
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    hidden = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)})["encoder"]  # a decoder writes
+    max_length = max(map(len, rows))
+    mask = torch.tensor([[1] * len(row) + [0] * (max_length - len(row)) for row in rows])
+    ids = torch.tensor([row + [0] * (max_length - len(row)) for row in rows])
+    hidden = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)})["encoder"]  # not the decoder
     if pooling == "mean":
         weight = mask.to(hidden)[..., None]
         vectors = (hidden * weight).sum(1) / weight.sum(1)

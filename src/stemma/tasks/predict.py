@@ -1,4 +1,4 @@
-"""A fine-tuned model at work: examples in, and what it says of each, in the memory that a few hundred of them take."""
+"""Prediction with a fine-tuned model, in chunks of a few hundred examples to bound memory."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from stemma.tasks.kinds import PredictInput, head_task
 from stemma.tasks.predict_inputs import inputs_from_memory, read_inputs
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.finetune_run import input_encoder_for
-from stemma.tasks.runs.finetune_run import predict_examples as ask
+from stemma.tasks.runs.finetune_run import predict_examples as predict_encoded
 
 
 def predict_chunks(model: Model, task_config: TaskConfig,
                    chunks: Iterable[Sequence[PredictInput]]) -> Iterator[dict[str, Any]]:
-    """What the model says of each example: what is repeated of it, then the prediction."""
+    """A dictionary per example: the repeated input fields, then the prediction."""
     kind = head_task(task_config.kind)
     for chunk in chunks:
-        for asked, said in zip(chunk, predict_examples(model, task_config, [asked.example for asked in chunk]),
-                               strict=True):
-            yield {**asked.echo, **said, **kind.render(asked, said)}
+        predictions = predict_examples(model, task_config, [predict_input.example for predict_input in chunk])
+        for predict_input, prediction in zip(chunk, predictions, strict=True):
+            yield {**predict_input.echo, **prediction, **kind.render(predict_input, prediction)}
 
 
 def predict(model: Model, rows: str | Mapping[str, object] | Sequence[str | Mapping[str, object]] | Path,
             task: str | None = None) -> list[dict[str, Any]]:
-    """What a fine-tuned model says of each row, in order: what `stemma predict` prints.
+    """Predict each row with a fine-tuned model, in order; the same dictionaries that `stemma predict` prints.
 
         stemma.predict(model, ["a good film", "a dull one"])[0]["label"]
         stemma.predict(model, {"question": "who reads?", "context": "The clerk reads."})[0]["answer"]
         stemma.predict(model, pathlib.Path("reviews.tsv"))
 
-    A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read as the verb reads it.
+    A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read like the command does.
     """
-    card = model.task_config(task)
+    task_config = model.task_config(task)
     if isinstance(rows, Path):
-        return list(predict_chunks(model, card, read_inputs(card.kind, rows)))
-    given = [rows] if isinstance(rows, str | Mapping) else list(rows)
-    return [{key: value for key, value in said.items() if key != "line"}
-            for said in predict_chunks(model, card, inputs_from_memory(card.kind, given))]
+        return list(predict_chunks(model, task_config, read_inputs(task_config.kind, rows)))
+    row_list = [rows] if isinstance(rows, str | Mapping) else list(rows)
+    return [{key: value for key, value in prediction.items() if key != "line"}
+            for prediction in predict_chunks(model, task_config, inputs_from_memory(task_config.kind, row_list))]
 
 
 def predict_examples(model: Model, task_config: TaskConfig, examples: Sequence[Example]) -> list[Any]:
-    learner = build_task_objective(task_config, input_encoder_for(task_config, model.require_tokenizer()))
-    return ask(model, learner, examples)
+    objective = build_task_objective(task_config, input_encoder_for(task_config, model.require_tokenizer()))
+    return predict_encoded(model, objective, examples)

@@ -1,8 +1,7 @@
-"""What a model is asked, as a stream: lines of text, JSON lines or tables of any length, a few hundred rows at a time.
+"""Inputs of `predict` as a stream: plain text, JSON lines or tables of any size, in chunks of a few hundred rows.
 
-Labels that a file may have are passed over. Rows are read by the readers of training data, so that the same columns,
-names and checks hold. What is no table is plain text: a text a line, or two with a tab between them; blank lines are
-skipped.
+Label columns are ignored. The readers of training data read the rows, so the same columns, names and checks apply.
+Plain text has one text per line, or two separated by a tab; blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -24,53 +23,53 @@ from stemma.text.readers import list_files
 from stemma.text.tables import FORMATS, Table, parse_header
 from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
 
-CHUNK_ROWS, CHUNK_CHARACTERS = 256, 1_000_000  # of a chunk: whichever is reached first
+CHUNK_ROWS, CHUNK_CHARACTERS = 256, 1_000_000  # limits of a chunk
 
 
 def read_inputs(kind: str, path: str | Path, *, file_format: str | None = None,
-                columns: Mapping[str, str] | None = None,
-                encoding: str = "utf-8", errors: str = "strict") -> Iterator[list[PredictInput]]:
-    """The rows of a file in chunks. `form` names a kind or a data set: the file is then read as training reads it, at
-    once, as SQuAD's JSON always is."""
-    found = head_task(kind)
-    if file_format is None and _suffix(Path(path)) in found.whole_file_suffixes:
+                columns: Mapping[str, str] | None = None, encoding: str = "utf-8",
+                errors: str = "strict") -> Iterator[list[PredictInput]]:
+    """The rows of a file in chunks. `file_format` names a task kind or a data set; the file is then read at once, like
+    a training file. SQuAD JSON always is."""
+    task = head_task(kind)
+    if file_format is None and _suffix(Path(path)) in task.whole_file_suffixes:
         file_format = kind
     if file_format is not None:
         examples = read_examples(file_format, path, columns=columns, encoding=encoding, errors=errors)
         for start in range(0, len(examples), CHUNK_ROWS):
-            yield [found.to_input(example.without_gold()) for example in examples[start:start + CHUNK_ROWS]]
+            yield [task.to_input(example.without_gold()) for example in examples[start:start + CHUNK_ROWS]]
         return
     for file in list_files([path]):
         lines = _lines(file, check_encoding(encoding, errors), errors)
         first = next(((number, line) for number, line in lines if line.strip()), None)
         if first is None:
             raise UserError(f"{display_name(file)} is empty; there is nothing to answer.")
-        reader = _InputReader(found, display_name(file), columns)
-        form_of = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
-        yield from getattr(reader, form_of)(chain([first], lines))
+        reader = _InputReader(task, display_name(file), columns)
+        format_name = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
+        yield from getattr(reader, format_name)(chain([first], lines))
 
 
 def inputs_from_memory(kind: str, rows: Sequence[str | Mapping[str, object]],
-                 columns: Mapping[str, str] | None = None) -> Iterator[list[PredictInput]]:
-    """The same from memory: texts, or rows with named columns, in the order in which they are given."""
+                       columns: Mapping[str, str] | None = None) -> Iterator[list[PredictInput]]:
+    """Texts, or dictionaries with named columns, in order, as chunks."""
     if not rows:
         raise UserError("there is no row to answer; give a text, or a dictionary with named columns.")
     reader = _InputReader(head_task(kind), "the rows", columns)
     for plain, run in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
-        found = list(run)
+        group = list(run)
         if plain:
-            if blank := [number for number, text in found if not str(text).strip()]:
+            if blank := [number for number, text in group if not str(text).strip()]:
                 raise UserError(f"the rows, line {blank[0]} has no text; leave it out.")
-            yield from reader.plain((number, str(text)) for number, text in found)
+            yield from reader.plain((number, str(text)) for number, text in group)
         else:
-            dicts = [dict(row) for _, row in found if not isinstance(row, str)]
+            dicts = [dict(row) for _, row in group if not isinstance(row, str)]
             yield reader._read(list(dict.fromkeys(key for row in dicts for key in row)), dicts,
-                               [number for number, _ in found])
+                               [number for number, _ in group])
 
 
 @dataclass(frozen=True)
 class _ChunkReader(FileReader):
-    """Stands for a file: the rows that were read of it last."""
+    """A file reader that returns the rows of the current chunk."""
 
     rows: Table = field(default_factory=lambda: Table("", [], [], []))
 
@@ -83,6 +82,8 @@ class _ChunkReader(FileReader):
 
 @dataclass(frozen=True)
 class _InputReader:
+    """Reads the rows of one file; one method per format."""
+
     kind: HeadTask
     name: str
     columns: Mapping[str, str] | None
@@ -130,47 +131,47 @@ class _InputReader:
         if self.columns:
             raise UserError(f"{self.name} is plain text, so there are no columns to rename; give .tsv, .csv or .jsonl.")
         for chunk in _chunks(lines):
-            if made := [self.kind.input_from_line(f"{self.name}, line {number}", number, line.strip())
+            if inputs := [self.kind.input_from_line(f"{self.name}, line {number}", number, line.strip())
                         for number, line in chunk if line.strip()]:
-                yield made
+                yield inputs
 
     def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[PredictInput]]:
         first = next(rows)
-        columns, headed = parse_header(first[1], (self.columns or {}).values())
-        rows = rows if headed else chain([first], rows)
-        waiting: list[tuple[int, list[str]]] = []
+        columns, has_header = parse_header(first[1], (self.columns or {}).values())
+        rows = rows if has_header else chain([first], rows)
+        pending: list[tuple[int, list[str]]] = []
         size = 0
         for number, cells in rows:
             if len(cells) != len(columns):
-                above = "header" if headed else "first line"
+                above = "header" if has_header else "first line"
                 raise UserError(f"{self.name}, line {number} has {pluralize(len(cells), 'cell')} where the {above} has "
                                 f"{len(columns)}; correct it.")
-            waiting.append((number, cells))
+            pending.append((number, cells))
             size += sum(map(len, cells))
-            if len(waiting) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
-                yield self._cells(columns, waiting, headed)
-                waiting, size = [], 0
-        if waiting:
-            yield self._cells(columns, waiting, headed)
+            if len(pending) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
+                yield self._cells(columns, pending, has_header)
+                pending, size = [], 0
+        if pending:
+            yield self._cells(columns, pending, has_header)
 
-    def _cells(self, columns: list[str], rows: list[tuple[int, list[str]]], headed: bool) -> list[PredictInput]:
+    def _cells(self, columns: list[str], rows: list[tuple[int, list[str]]], has_header: bool) -> list[PredictInput]:
         return self._read(columns, [dict(zip(columns, cells, strict=True)) for _, cells in rows],
-                          [number for number, _ in rows], headed)
+                          [number for number, _ in rows], has_header)
 
     def _read(self, columns: list[str], rows: list[dict[str, object]], lines: list[int],
               headed: bool = False) -> list[PredictInput]:
-        asked_for = set((self.columns or {}).values())
-        passed = {column for column in columns
-                  if column.casefold() in self.kind.gold_columns and column not in asked_for}
-        table = Table(self.name, [column for column in columns if column not in passed],
-                      [{key: value for key, value in row.items() if key not in passed} for row in rows], lines, headed)
-        with silenced():  # that rows to be answered have no label is as it should be
+        named = set((self.columns or {}).values())
+        ignored = {column for column in columns
+                  if column.casefold() in self.kind.gold_columns and column not in named}
+        table = Table(self.name, [column for column in columns if column not in ignored],
+                      [{key: value for key, value in row.items() if key not in ignored} for row in rows], lines, headed)
+        with silenced():  # inputs have no labels, so no warning
             examples = self.kind.read_rows(self.name, self.columns, _ChunkReader(rows=table))
-        made = [self.kind.to_input(example, line=line) for example, line in zip(examples, lines, strict=True)]
-        if self.kind.assigns_ids and "id" not in columns:  # numbers of our own within a chunk say nothing
-            for one in made:
-                one.echo.pop("id", None)
-        return made
+        inputs = [self.kind.to_input(example, line=line) for example, line in zip(examples, lines, strict=True)]
+        if self.kind.assigns_ids and "id" not in columns:  # ids that were numbered within a chunk are meaningless
+            for predict_input in inputs:
+                predict_input.echo.pop("id", None)
+        return inputs
 
 
 def _suffix(file: Path) -> str:
@@ -178,11 +179,11 @@ def _suffix(file: Path) -> str:
 
 
 def _lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
-    """Only LF ends a line: other line ends of Unicode occur inside sentences."""
+    """Lines end at LF only: other Unicode line ends occur inside sentences."""
     number, rest = 0, ""
     for block in read_text(file, encoding, errors):
-        *whole, rest = (rest + block).split("\n")
-        for line in whole:
+        *complete, rest = (rest + block).split("\n")
+        for line in complete:
             number += 1
             yield number, line
     if rest:
@@ -190,13 +191,13 @@ def _lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
 
 
 def _chunks(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    made: list[tuple[int, str]] = []
+    chunk: list[tuple[int, str]] = []
     size = 0
     for number, line in lines:
-        made.append((number, line))
+        chunk.append((number, line))
         size += len(line)
-        if len(made) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
-            yield made
-            made, size = [], 0
-    if made:
-        yield made
+        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,12 +1,12 @@
-"""A task as text: a small TOML file says how a row of a table becomes a prompt, and how its answers are spelt.
+"""Prompt templates: a TOML file that turns a table row into a prompt and its answers.
 
     kind   = "classify"
     text   = "Review: {sentence}\\nSentiment:"
     label  = "label"
     labels = { "0" = " negative", "1" = " positive" }
 
-Columns stand in braces ({{ and }} are braces themselves). Most vocabularies join a space with the word behind it, so an
-answer begins with its space, and the text before it does not end in one.
+Column names are in braces ({{ and }} are literal braces). Most tokenizers join a space with the following word, so an
+answer begins with a space, and the text before it does not end with one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Normalization = Literal["none", "length", "byte", "unconditional"]
 
 @dataclass(frozen=True)
 class PromptExample:
-    """One row as text. `right` is the place of the right one among `answers`; a question's answers are all right."""
+    """A rendered row. `gold_index` is the correct one of `answers`; in generation, all answers are correct."""
 
     text: str
     answers: tuple[str, ...]
@@ -50,11 +50,13 @@ class PromptExample:
 
 
 class PromptTemplate(Settings, ABC):
+    """Base class of templates."""
+
     kind: str
-    text: NonEmptyStr  # up to where the answer begins
-    instruction: str = ""  # once, before everything
+    text: NonEmptyStr  # the prompt, up to the answer
+    instruction: str = ""  # once, at the beginning
     separator: str = "\n\n"  # between the instruction, the examples and the question
-    columns: list[str] = []  # names them for files that have no header
+    columns: list[str] = []  # column names for files without a header
 
     def required_columns(self) -> Iterator[str]:
         """The columns that rows must have."""
@@ -62,15 +64,15 @@ class PromptTemplate(Settings, ABC):
 
     @abstractmethod
     def render(self, row: Mapping[str, object], line: int) -> PromptExample:
-        """One row, or a ValueError that says what is wrong with it."""
+        """Render a row; raises a ValueError that describes the problem."""
 
 
 class LikelihoodTemplate(PromptTemplate):
-    """Answers are given, and the likeliest is taken."""
+    """Predicts the answer with the highest likelihood."""
 
-    label: NonEmptyStr  # the column with the right answer
-    normalization: Normalization = "none"  # what a log-probability is divided by: nothing, tokens, bytes; or P(answer)
-    answer_context: str | None = None  # P(answer) is that behind this text alone
+    label: NonEmptyStr  # the column with the gold label
+    normalization: Normalization = "none"  # divide log-probabilities by nothing, tokens, bytes or P(answer)
+    answer_context: str | None = None  # the context of the unconditional P(answer)
 
     def required_columns(self) -> Iterator[str]:
         yield from super().required_columns()
@@ -82,27 +84,31 @@ class LikelihoodTemplate(PromptTemplate):
 
 
 class ClassificationTemplate(LikelihoodTemplate):
-    labels: dict[str, str]  # what is in the column -> how it is said
+    """One answer per class."""
+
+    labels: dict[str, str]  # label in the file -> answer text
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if len(self.labels) < 2:
             yield (ConflictKey("labels", "must have two entries at least"),)
         if len(set(self.labels.values())) < len(self.labels) or "" in self.labels.values():
-            yield (ConflictKey("labels", "must each be said in words of its own"),)
+            yield (ConflictKey("labels", "must have different, non-empty answers"),)
 
     def render(self, row: Mapping[str, object], line: int) -> PromptExample:
         label = cell_text(row[self.label])
         if label not in self.labels:
-            raise ValueError(f'labels has nothing to say for "{label}" (it has {", ".join(self.labels)})')
-        said = tuple(self.labels.values())
-        return PromptExample(fill_fields(self.text, row), said, list(self.labels).index(label), label, line)
+            raise ValueError(f'labels has no answer for "{label}" (it has {", ".join(self.labels)})')
+        answers = tuple(self.labels.values())
+        return PromptExample(fill_fields(self.text, row), answers, list(self.labels).index(label), label, line)
 
 
 class MultipleChoiceTemplate(LikelihoodTemplate):
+    """One answer per choice of the row."""
+
     choices: list[str]  # "{column}" alone may hold a list of them
     label_as: Literal["number", "letter", "text"] = "number"
-    first: Natural = 0  # the number of the first choice
+    first: Natural = 0  # the index of the first choice
 
     def required_columns(self) -> Iterator[str]:
         yield from super().required_columns()
@@ -117,8 +123,8 @@ class MultipleChoiceTemplate(LikelihoodTemplate):
         if self.label_as == "text":
             known = [answer.strip() for answer in answers]
         else:
-            known = [str(self.first + number) if self.label_as == "number" else chr(ord("A") + number)
-                     for number in range(len(answers))]
+            known = [str(self.first + index) if self.label_as == "number" else chr(ord("A") + index)
+                     for index in range(len(answers))]
             label = label.upper()
         if label not in known:
             hint = "" if self.label_as == "text" else f" of {', '.join(known)}"
@@ -127,11 +133,11 @@ class MultipleChoiceTemplate(LikelihoodTemplate):
 
 
 class GenerationTemplate(PromptTemplate):
-    """The answer is written, and compared."""
+    """Generates the answer and compares it with the gold answers."""
 
-    answer: NonEmptyStr  # "{column}" alone may hold a list of right ones
-    stop: list[str] = ["\n"]  # the answer ends before one of these
-    tokens: Count = 32  # and after so many at the latest
+    answer: NonEmptyStr  # "{column}" alone may hold a list of gold answers
+    stop: list[str] = ["\n"]  # stop strings
+    tokens: Count = 32  # maximal number of new tokens
 
     def required_columns(self) -> Iterator[str]:
         yield from super().required_columns()
@@ -145,16 +151,16 @@ class GenerationTemplate(PromptTemplate):
 
 
 def field_names(text: str) -> list[str]:
-    """The columns that stand in braces."""
-    return [found[1] for found in FIELD.finditer(text) if found[1]]
+    """The column names in braces."""
+    return [match[1] for match in FIELD.finditer(text) if match[1]]
 
 
 def fill_fields(text: str, row: Mapping[str, object]) -> str:
-    return FIELD.sub(lambda found: cell_text(row[found[1]]) if found[1] else found[0][0], text)
+    return FIELD.sub(lambda match: cell_text(row[match[1]]) if match[1] else match[0][0], text)
 
 
 def fill_list_fields(text: str, row: Mapping[str, Any]) -> list[str]:
-    """As `fill`; where the column holds a list, once for each of its entries."""
+    """Like `fill_fields`, once for each entry if the column holds a list."""
     lists = [name for name in field_names(text) if isinstance(row[name], list)]
     if not lists:
         return [fill_fields(text, row)]
@@ -169,11 +175,11 @@ def load_template(path: str | Path) -> PromptTemplate:
         raise UserError(f"there is no template {path}; `stemma prompt --help` shows one.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the template {path} cannot be read: {error}.") from error
-    known = {name: found for name in task_kinds() if (found := task_kind(name).prompt_template()) is not None}
+    known = {name: cls for name in task_kinds() if (cls := task_kind(name).prompt_template()) is not None}
     kind = known.get(str(values.get("kind")))
     if kind is None:
-        said = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
-        raise UserError(f"the template {path} {said}; choose {', '.join(known)}."
+        what = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
+        raise UserError(f"the template {path} {what}; choose {', '.join(known)}."
                         f"{did_you_mean(str(values.get('kind')), known)}")
     try:
         template = kind.model_validate(values)
@@ -186,17 +192,18 @@ def load_template(path: str | Path) -> PromptTemplate:
 
 
 def render_examples(template: PromptTemplate, table: Table) -> list[PromptExample]:
-    """Every row as text; or all that is wrong, columns first."""
+    """Render all rows, or raise an error with all problems, columns first."""
     if problems := table.problems(template.required_columns(), NO_HEADER):
         raise UserError(f"the template does not fit {table.name}", problems)
-    found, wrong = [], []
+    examples, errors = [], []
     for row, line in zip(table.rows, table.lines, strict=True):
         try:
-            found.append(template.render(row, line))
+            examples.append(template.render(row, line))
         except ValueError as error:
-            wrong.append((f"line {line}", str(error)))
-    if wrong:
-        more = [("", f"and {len(wrong) - MAX_COLUMNS_SHOWN:,} more")] if len(wrong) > MAX_COLUMNS_SHOWN else []
-        raise UserError(f"the template does not fit {len(wrong):,} row{'s' if len(wrong) > 1 else ''} of {table.name}",
-                        [*wrong[:MAX_COLUMNS_SHOWN], *more])
-    return found
+            errors.append((f"line {line}", str(error)))
+    if errors:
+        more = [("", f"and {len(errors) - MAX_COLUMNS_SHOWN:,} more")] if len(errors) > MAX_COLUMNS_SHOWN else []
+        plural = "s" if len(errors) > 1 else ""
+        raise UserError(f"the template does not fit {len(errors):,} row{plural} of {table.name}",
+                        [*errors[:MAX_COLUMNS_SHOWN], *more])
+    return examples

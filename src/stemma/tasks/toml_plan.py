@@ -1,4 +1,4 @@
-"""What the plans of several tasks share: a TOML file whose tables are checked, with all problems told at once."""
+"""Reading and validating TOML plans; all problems are reported together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def validate_table(kind: type[TableT], values: dict[str, object], where: str, problems: Problems) -> TableT | None:
-    """The values as settings; None, and what is wrong with them among the problems, if they are not."""
+    """Validate a table; returns None and adds to `problems` if it is invalid."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:

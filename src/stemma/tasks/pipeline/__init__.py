@@ -1,6 +1,6 @@
-"""Four stages from general text to a task, each on top of the last (DAPT and TAPT, arXiv:2004.10964), as one plan.
+"""Domain and task adaptation as one plan of stages (DAPT and TAPT, arXiv:2004.10964).
 
-`plan` is what is asked for, and `reader` reads it; `provenance` names every stage by what goes into it, and `cache`
-keeps the runs by those names; `stages` carries them out, and `texts`, `held_out`, `blend` and `contamination` do what
-is done around them; `payoff` and `report` say what came of it; `pipeline` is the whole of it.
+`plan` defines a plan and `read_plan` reads it; `provenance` computes the digests of the stages; `stage_runner` runs
+them with `stage_recipes` and `stage_texts`; `forgetting`, `interpolation` and `contamination` measure and mix;
+`stage_gains` and `report` summarize; `pipeline` is the command.
 """

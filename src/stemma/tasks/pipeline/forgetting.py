@@ -1,7 +1,7 @@
-"""What a model loses on held-out text, asked with one yardstick after every stage: that is how forgetting is seen.
+"""Held-out loss after every stage, to measure forgetting.
 
-The rows, the masks and the objective are those of one recipe and the same each time; only the weights change. Where a
-fine-tune threw the language model's head away, the head of the stage before is put back on.
+Rows, masks and objective come from one recipe and are the same each time; only the weights change. After fine-tuning,
+the language model head of the previous stage is restored.
 """
 
 from __future__ import annotations
@@ -28,60 +28,61 @@ from stemma.training.weight_transfer import transfer_weights
 
 
 def load_state(model: str | Path) -> dict[str, Tensor]:
-    """All that lies in a model's folder, the generator that it learned from included."""
+    """All weights of a model folder, including its generator (ELECTRA)."""
     weights = dict(load(model).network.state_dict())
-    if (beside := find_generator(model)) is not None:
-        weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
+    if (generator := find_generator(model)) is not None:
+        weights |= {f"generator.{name}": tensor for name, tensor in load(generator).network.state_dict().items()}
     return weights
 
 
 def build_with_weights(recipe: Recipe, weights: Mapping[str, Tensor],
-                 head_source: Mapping[str, Tensor] | None = None) -> Network | None:
-    """The recipe's network with these weights, and with heads of a donor where they have none; None if something is
-    still missing, as in a checkpoint without a language model's head."""
+                       head_source: Mapping[str, Tensor] | None = None) -> Network | None:
+    """The recipe's network with these weights, and missing heads from `head_source`; None if weights are still missing,
+    as in a checkpoint without a language model head."""
     network = build_network(recipe)
     heads = {name for group in network.parameter_groups() if group.name.startswith("head.")
              for name in group.parameters}
-    lent = {name: tensor for name, tensor in (head_source or {}).items() if name in heads}
-    ours = network.state_dict()
-    fitting = {name: tensor for name, tensor in {**lent, **weights}.items()
-               if name in ours and ours[name].shape == tensor.shape}
+    borrowed = {name: tensor for name, tensor in (head_source or {}).items() if name in heads}
+    own_state = network.state_dict()
+    fitting = {name: tensor for name, tensor in {**borrowed, **weights}.items()
+               if name in own_state and own_state[name].shape == tensor.shape}
     return None if transfer_weights(fitting, network).missing_keys else network.eval()
 
 
 @torch.inference_mode()
 def held_out_loss(recipe: Recipe, network: Network, corpus: Corpus) -> float | None:
-    """Nats a guess, over the tasks that guess tokens, on what the corpus holds out; None: it holds nothing out."""
+    """Held-out loss in nats per predicted token, over the objectives that predict tokens; None: no held-out text."""
     objectives = build_objectives(recipe)
-    told = [one for one in objectives if one.predicts_tokens] or objectives
-    supply = PretrainLoader(recipe, corpus, objectives, seed=0)
+    token_objectives = [objective for objective in objectives if objective.predicts_tokens] or objectives
+    loader = PretrainLoader(recipe, corpus, objectives, seed=0)
     device = choose_device()
     passes = ForwardBackward(network.to(device), objectives, recipe.settings.training, device, torch.float32)
-    torch.manual_seed(0)  # a generator draws (ELECTRA): the same each time
+    torch.manual_seed(0)  # the generator samples (ELECTRA)
     sums: dict[str, list[float]] = {}
     state: State | None = None
     try:
-        for group, batch in supply.validation_batches(supply.sequence_length_at(1.0)):
-            found = passes.compute_losses(group, batch, state if batch.continues_previous else None)
-            state = found.state
-            for one in group:
-                sums.setdefault(one.name, []).append(float(found.losses[one.name]))
+        for group, batch in loader.validation_batches(loader.sequence_length_at(1.0)):
+            step = passes.compute_losses(group, batch, state if batch.continues_previous else None)
+            state = step.state
+            for objective in group:
+                sums.setdefault(objective.name, []).append(float(step.losses[objective.name]))
     finally:
-        supply.close()
-    chosen = [one for one in told if one.name in sums]
-    if not chosen:
+        loader.close()
+    scored = [objective for objective in token_objectives if objective.name in sums]
+    if not scored:
         return None
-    return sum(float(np.mean(sums[one.name])) * one.weight for one in chosen) / sum(one.weight for one in chosen)
+    total = sum(float(np.mean(sums[objective.name])) * objective.weight for objective in scored)
+    return total / sum(objective.weight for objective in scored)
 
 
 def bits_per_byte(recipe: Recipe, corpus: Corpus, loss: float | None) -> float | None:
-    """The same loss in units that do not depend on the vocabulary; only where every token is guessed once, from what
-    stands before it."""
+    """The loss in bits per byte, which does not depend on the vocabulary; only for causal language models."""
     objectives = build_objectives(recipe)
-    if loss is None or recipe.settings.network.decoder is not None or not all(one.predicts_next for one in objectives):
+    if loss is None or recipe.settings.network.decoder is not None or not all(
+            objective.predicts_next for objective in objectives):
         return None
-    held = train_validation_split(corpus, recipe.settings.corpus.validation)[1].document_ranges
-    numbers = np.unique(np.searchsorted(corpus.document_starts, held[:, 0], side="right") - 1)
-    whole = int((corpus.document_starts[numbers + 1] - corpus.document_starts[numbers]).sum())
-    size = sum(len(corpus.document_text(int(number)).encode()) for number in numbers)
-    return loss / math.log(2) * whole / size if size else None
+    held_out = train_validation_split(corpus, recipe.settings.corpus.validation)[1].document_ranges
+    indices = np.unique(np.searchsorted(corpus.document_starts, held_out[:, 0], side="right") - 1)
+    num_tokens = int((corpus.document_starts[indices + 1] - corpus.document_starts[indices]).sum())
+    num_bytes = sum(len(corpus.document_text(int(index)).encode()) for index in indices)
+    return loss / math.log(2) * num_tokens / num_bytes if num_bytes else None

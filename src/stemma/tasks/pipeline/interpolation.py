@@ -1,8 +1,7 @@
-"""Weights between two models that stand near each other: part of what was learnt is kept, less is forgotten.
+"""Weight interpolation between the start model and the trained model, to reduce forgetting (WiSE-FT, arXiv:2109.01903).
 
-A model and what it became by further training are joined by a line along which the loss stays low, and a point inside
-it often beats both ends (WiSE-FT, arXiv:2109.01903). The share 1 is the trained model, 0 the one it started from; heads
-that only the trained one has are taken as they are.
+The loss stays low along the line between both, and a point inside often beats both ends. Fraction 1 is the trained
+model, 0 the start model; heads that only the trained model has are copied.
 """
 
 from __future__ import annotations
@@ -26,50 +25,54 @@ from stemma.tasks.runs.finetune_run import SPLITS, input_encoder_for, read_split
 from stemma.training.run_folder import MODEL, read_run
 
 INTERPOLATED, FACTS = "blended", "blend.json"
-WeightScorer = Callable[[Mapping[str, Tensor]], float]  # of weights; lower is better
+WeightScorer = Callable[[Mapping[str, Tensor]], float]  # held-out loss of weights; lower is better
 
 
 def interpolate_weights(start: Mapping[str, Tensor], end: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
     def between(name: str, tensor: Tensor) -> Tensor:
         before = start.get(name)
-        alike = before is not None and before.shape == tensor.shape and tensor.is_floating_point()
-        return torch.lerp(before, tensor, fraction) if alike and before is not None else tensor.clone()
+        if before is None or before.shape != tensor.shape or not tensor.is_floating_point():
+            return tensor.clone()
+        return torch.lerp(before, tensor, fraction)
 
     return {name: between(name, tensor) for name, tensor in end.items()}
 
 
-def interpolate_lm(run: Path, start: str | Path, fractions: Sequence[float], score_weights: WeightScorer) -> dict[str,
-                                                                                                                  Any]:
-    """Mix a trained language model with the one that it started from; of several shares, the judge's best."""
+def interpolate_lm(run: Path, start: str | Path, fractions: Sequence[float],
+                   score_weights: WeightScorer) -> dict[str, Any]:
+    """Interpolate a trained language model with its start model; the best of several fractions by `score_weights`."""
     model, before, after = _start_and_end(run, start)
-    scores = {share: score_weights(interpolate_weights(before, after, share))
-              for share in fractions} if len(fractions) > 1 else {}
-    chosen = min(fractions, key=lambda share: scores.get(share, 0.0))
-    model.network.load_state_dict(interpolate_weights(before, after, chosen))
-    facts = {"share": chosen, "loss": {str(share): score for share, score in scores.items()}}
-    with atomic_folder(run / INTERPOLATED) as place:
-        _save_interpolated(model, place, facts)
+    scores = {fraction: score_weights(interpolate_weights(before, after, fraction))
+              for fraction in fractions} if len(fractions) > 1 else {}
+    best = min(fractions, key=lambda fraction: scores.get(fraction, 0.0))
+    model.network.load_state_dict(interpolate_weights(before, after, best))
+    facts = {"share": best, "loss": {str(fraction): score for fraction, score in scores.items()}}
+    with atomic_folder(run / INTERPOLATED) as folder:
+        _save_interpolated(model, folder, facts)
     return facts
 
 
 def interpolate_task(run: Path, start: str | Path, fractions: Sequence[float]) -> dict[str, Any]:
-    """Mix a fine-tuned model with the one that it started from; of several shares, the best on the dev set."""
+    """Interpolate a fine-tuned model with its start model; the best of several fractions on the dev set."""
     model, before, after = _start_and_end(run, start)
-    card = model.task_config()
-    learner = build_task_objective(card, input_encoder_for(card, model.require_tokenizer()), read_run(run)[1].seed)
-    examples = {part: read_split(run, part, card) for part in SPLITS}
-    name, sign = card.metrics[0], 1 if metrics_for(card.kind)[card.metrics[0]].higher_is_better else -1
+    task_config = model.task_config()
+    input_encoder = input_encoder_for(task_config, model.require_tokenizer())
+    objective = build_task_objective(task_config, input_encoder, read_run(run)[1].seed)
+    examples = {split: read_split(run, split, task_config) for split in SPLITS}
+    name = task_config.metrics[0]
+    sign = 1 if metrics_for(task_config.kind)[name].higher_is_better else -1
 
-    def measured(place: Path, share: float) -> dict[str, Any]:
-        model.network.load_state_dict(interpolate_weights(before, after, share))
-        return score_splits(place, model, card, learner, examples)
+    def score(folder: Path, fraction: float) -> dict[str, Any]:
+        model.network.load_state_dict(interpolate_weights(before, after, fraction))
+        return score_splits(folder, model, task_config, objective, examples)
 
-    with atomic_folder(run / INTERPOLATED) as place:
-        scores = {share: measured(place, share)["dev"][name] for share in fractions} if len(fractions) > 1 else {}
-        chosen = max(fractions, key=lambda share: sign * scores.get(share, 0.0))
-        facts = {"share": chosen, name: {str(share): score for share, score in scores.items()},
-                 "metrics": measured(place, chosen)}
-        _save_interpolated(model, place, facts)
+    with atomic_folder(run / INTERPOLATED) as folder:
+        scores = {fraction: score(folder, fraction)["dev"][name]
+                  for fraction in fractions} if len(fractions) > 1 else {}
+        best = max(fractions, key=lambda fraction: sign * scores.get(fraction, 0.0))
+        facts = {"share": best, name: {str(fraction): value for fraction, value in scores.items()},
+                 "metrics": score(folder, best)}
+        _save_interpolated(model, folder, facts)
     return facts
 
 

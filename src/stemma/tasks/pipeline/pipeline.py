@@ -1,5 +1,4 @@
-"""`stemma pipeline`: a plan carried out in one folder, from its checks to its report; run again, only what changed is
-made again."""
+"""`stemma pipeline`: runs a plan in a folder, from its checks to its report. A second run repeats only what changed."""
 
 from __future__ import annotations
 
@@ -49,44 +48,44 @@ REPORT, CONTAMINATION = "report.md", "contamination.json"
 @accepts_callbacks
 def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
-    """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
+    """Run a plan; reuses the unchanged stages of an existing folder. Returns the object that `--json` prints."""
     run, plan = Path(out), read_pipeline_plan(path)
-    known = is_pipeline(run) and not overwrite
-    if not known:
+    exists = is_pipeline(run) and not overwrite
+    if not exists:
         check_output_path(run, overwrite)
     inside = [stage.entry.model for stage in plan.of_kind("model")
               if Path(stage.entry.model or "").resolve().is_relative_to(run.resolve())]
-    if inside and not known:
+    if inside and not exists:
         raise UserError(f"the model {inside[0]} lies in {run}, which --overwrite would replace; choose another --out.")
     stages = _prepare_runner(run, plan, show)
-    if known:
+    if exists:
         with _lock(run):
             (run / RESULT).unlink(missing_ok=True)
             atomic_write(run / PIPELINE, plan.to_toml())
             return _run_stages(stages)
-    with atomic_folder(run, overwrite, checksums=False) as place:
-        atomic_write(place / PIPELINE, plan.to_toml())
+    with atomic_folder(run, overwrite, checksums=False) as folder:
+        atomic_write(folder / PIPELINE, plan.to_toml())
     try:
         with _lock(run):
             return _run_stages(stages)
     except UserError as error:
         if any((run / "stages").glob("*")):
             raise
-        shutil.rmtree(run)  # nothing was trained: leave nothing behind
-        if isinstance(error, DiskFullError):  # so there is nothing to go on with either
+        shutil.rmtree(run)  # nothing was trained: remove the folder
+        if isinstance(error, DiskFullError):  # and nothing to resume
             raise DiskFullError(error.problem) from error
         raise
 
 
 def resume(out: str | Path, *, show: bool = False) -> dict[str, Any]:
-    """Go on with a pipeline that was interrupted; a finished one says what it reported then."""
+    """Resume an interrupted pipeline; a finished one returns its result."""
     run = Path(out)
     if (run / RESULT).is_file():
         logger.info(f"{run} is finished; nothing to do.")
         return read_verified_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
     stages = _prepare_runner(run, read_pipeline_plan(run / PIPELINE), show)
     before = _ledger(run).digests()
-    changed = [place for place, number in stages.run_digests().items() if before and before.get(place) != number]
+    changed = [folder for folder, digest in stages.run_digests().items() if before and before.get(folder) != digest]
     if changed:
         raise UserError(f"what goes into {changed[0]} has changed since {run} was interrupted, so it cannot go on as "
                         f"before; bring the old files back, or `stemma pipeline {run / PIPELINE} --out {run}` makes "
@@ -108,23 +107,23 @@ def _lock(run: Path) -> Any:
 
 
 def _prepare_runner(run: Path, plan: PipelinePlan, show: bool) -> StageRunner:
-    """Whatever can be wrong is found here, before anything is trained; all of it, not only the first."""
-    examples, wrong = {}, []
+    """Check data and recipes before training, and report all problems together."""
+    examples, errors = {}, []
     for stage in plan.of_kind("task"):
         try:
-            with silenced():  # the stage says it when it begins
+            with silenced():  # the stage reports it when it starts
                 examples[stage.name] = read_splits(stage.task_arguments(), stage.reading_options)
         except UserError as error:
-            wrong.append(error)
+            errors.append(error)
     try:
         recipes = stage_recipes(plan)
     except UserError as error:
-        wrong.append(error)
-    if len(wrong) == 1:
-        raise wrong[0]
-    if wrong:
-        raise UserError("the plan cannot be carried out", [line for error in wrong
-                                                           for line in (("", error.message), *error.problems)])
+        errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UserError("the plan cannot be run", [line for error in errors
+                                                   for line in (("", error.message), *error.problems)])
     return StageRunner(run, plan, StageDigests(plan), recipes, examples, show)
 
 
@@ -132,76 +131,75 @@ def _run_stages(runner: StageRunner) -> dict[str, Any]:
     run, plan = runner.run, runner.plan
     remove_leftovers(run)
     lineage = runner.provenance.lineage()
-    places = runner.run_digests()
-    states = _ledger(run).reconcile(places, lineage)
-    for place in places:
-        if (state := states[place]) != "new" and place.count("/") == 1:
-            said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
-            logger.info(f"{place.partition('/')[2]} {said}.")
+    digests = runner.run_digests()
+    states = _ledger(run).reconcile(digests, lineage)
+    for folder in digests:
+        if (state := states[folder]) != "new" and folder.count("/") == 1:
+            what = "is unchanged and is kept" if state == "kept" else f"has changed; the old one is in {run / 'past'}"
+            logger.info(f"{folder.partition('/')[2]} {what}.")
     results: dict[str, dict[str, Any] | None] = {}
     try:
-        found = _check_contamination(runner)
-        _report_contamination(runner, found)
+        contaminated = _check_contamination(runner)
+        _report_contamination(runner, contaminated)
         for name in plan.stages:
             results[name] = runner.run_stage(name)
         trials = runner.ablation_runs()
-        measures = {name: runner.measure(name) for name in plan.stages}
+        losses = {name: runner.measure(name) for name in plan.stages}
     except (Interrupted, KeyboardInterrupt) as stop:
         raise Interrupted(f"stopped, and everything so far is saved; `stemma resume {run}` goes on.") from stop
     except DiskFullError as error:
         raise error.with_advice(f"`stemma resume {run}` goes on") from error
-    rows = [_stage_row(runner, stage, results[name], measures) for name, stage in plan.stages.items()]
+    rows = [_stage_row(runner, stage, results[name], losses) for name, stage in plan.stages.items()]
     last = next((row for row in reversed(rows) if row["kind"] == "task"), rows[-1])
     result = {"run": str(run), "stages": rows, "general": plan.general()[0], "ngram": plan.header.ngram,
-              "contamination": found, "payoff": _all_stage_gains(runner, trials), "lineage": lineage,
+              "contamination": contaminated, "payoff": _all_stage_gains(runner, trials), "lineage": lineage,
               "metrics": last["metrics"], "seconds": sum(row["seconds"] or 0.0 for row in rows)}
     _finish(runner, last["stage"], result)
     return result
 
 
 def _finish(runner: StageRunner, last: str, result: dict[str, object]) -> None:
-    """The last stage's model as the pipeline's own, the report, and at the very end the result: then it is finished."""
+    """Copy the model of the last stage, write the report, and last the result, which marks the pipeline as finished."""
     from stemma.exchange.load import resolve_model_folder
 
     run = runner.run
-    with atomic_folder(run / MODEL, overwrite=True) as place:
-        shutil.copytree(resolve_model_folder(runner.output(last)), place, dirs_exist_ok=True)
+    with atomic_folder(run / MODEL, overwrite=True) as folder:
+        shutil.copytree(resolve_model_folder(runner.output(last)), folder, dirs_exist_ok=True)
     atomic_write(run / REPORT, write(result))
     write_object(run / RESULT, result)
 
 
 def _check_contamination(runner: StageRunner) -> list[dict[str, Any]]:
-    """Of every task: what of its dev and test sets stands in the text of the stages before it. Kept by what was read,
-    for it takes a while where there is much text."""
+    """The contamination of every task by the text of its earlier stages; cached, because it is slow for large text."""
     plan, file = runner.plan, runner.run / CONTAMINATION
-    number = digest([[entry["after"], entry["data"]] for entry in runner.provenance.lineage()], plan.header.ngram)
-    found = cached_result(file, None, number, "delete it: it is counted again.",
+    key = digest([[entry["after"], entry["data"]] for entry in runner.provenance.lineage()], plan.header.ngram)
+    cached = cached_result(file, None, key, "delete it: it is counted again.",
                           lambda: {"rows": _compute_contamination(runner)})
-    rows: list[dict[str, Any]] = found["rows"]
+    rows: list[dict[str, Any]] = cached["rows"]
     return rows
 
 
 def _compute_contamination(runner: StageRunner) -> list[dict[str, Any]]:
-    plan, found = runner.plan, list[dict[str, Any]]()
+    plan, rows = runner.plan, list[dict[str, Any]]()
     for stage in plan.of_kind("task"):
         examples = runner.examples[stage.name]
-        texts = {before.name: lambda before=before: numbered_texts(before.entry.corpus, before.reading_options)
-                 for before in plan.ancestors(stage.name) if before.entry.corpus}
-        texts |= {before.name: lambda before=before: _with_examples(runner, before)
-                  for before in plan.ancestors(stage.name) if before.entry.texts_of}
+        texts = {earlier.name: lambda earlier=earlier: numbered_texts(earlier.entry.corpus, earlier.reading_options)
+                 for earlier in plan.ancestors(stage.name) if earlier.entry.corpus}
+        texts |= {earlier.name: lambda earlier=earlier: _with_examples(runner, earlier)
+                  for earlier in plan.ancestors(stage.name) if earlier.entry.texts_of}
         sets = {part: examples[part] for part in ("dev", "test")}
-        found += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
-    return found
+        rows += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
+    return rows
 
 
 def _report_contamination(runner: StageRunner, rows: list[dict[str, Any]]) -> None:
-    read = [(f"{row['task']}, {row['set']}", f"{row['read']:,} of {row['examples']:,} examples stand in the text of "
+    read = [(f"{row['task']}, {row['set']}", f"{row['read']:,} of {row['examples']:,} examples occur in the text of "
              f"{row['text']}, such as {row['worst'][0]['where']}") for row in rows if row["read"]]
     if read and runner.plan.header.contamination == "refuse":
         raise UserError("the stages would read what the task is tested on; take it out of the text, or set "
                         'contamination = "warn"', read)
     for where, what in read:
-        logger.warning(f"{where}: {what}; scores on them say less.")
+        logger.warning(f"{where}: {what}; their scores may be too high.")
 
 
 def _with_examples(runner: StageRunner, stage: PipelineStage) -> Any:
@@ -213,25 +211,25 @@ def _with_examples(runner: StageRunner, stage: PipelineStage) -> Any:
 
 
 def _stage_row(runner: StageRunner, stage: PipelineStage, result: dict[str, Any] | None,
-         losses: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What there is to tell of a stage."""
+               losses: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The entry of a stage in the result."""
     measured = {key: value for key, value in losses[stage.name].items() if key != "hash"}
     before = losses[stage.after]["general_loss"] if stage.after else None
-    now = measured["general_loss"]
-    mixed = read_interpolation(runner.folder(stage.name)) if stage.entry.interpolate else None
+    after = measured["general_loss"]
+    interpolated = read_interpolation(runner.folder(stage.name)) if stage.entry.interpolate else None
     weights = Path(runner.output(stage.name)) / MODEL / "model.safetensors"
     return {"stage": stage.name, "kind": stage.kind, "after": stage.after, "about": _describe_data(stage),
             "run": None if stage.kind == "model" else str(runner.folder(stage.name)),
             "model": runner.output(stage.name), "weights": sha256(weights) if weights.is_file() else None, **measured,
-            "forgotten": None if before is None or now is None else now - before,
-            "share": mixed["share"] if mixed else None,
+            "forgotten": None if before is None or after is None else after - before,
+            "share": interpolated["share"] if interpolated else None,
             "metric": _metric(runner, stage)[1] if stage.kind == "task" else None,
-            "metrics": (mixed or result or {}).get("metrics"), "steps": (result or {}).get("steps"),
+            "metrics": (interpolated or result or {}).get("metrics"), "steps": (result or {}).get("steps"),
             "tokens": (result or {}).get("tokens"), "seconds": (result or {}).get("seconds")}
 
 
 def _describe_data(stage: PipelineStage) -> str:
-    """What a stage learns from, in a few words; where it lies stands in the lineage."""
+    """A short description of the data of a stage; the lineage has the paths."""
     entry = stage.entry
     if stage.kind != "text":
         return entry.task or Path(entry.model or "").name
@@ -241,17 +239,18 @@ def _describe_data(stage: PipelineStage) -> str:
 
 
 def _metric(runner: StageRunner, stage: PipelineStage) -> tuple[str, str]:
-    """The kind of a task, and the metric that decides."""
-    card = next(iter(HeadFinetuneSpec.from_run_config(read_run(runner.folder(stage.name))[1]).parse_task_configs().values()))
-    return card.kind, card.metrics[0]
+    """The kind and the selection metric of a task."""
+    _, config = read_run(runner.folder(stage.name))
+    task_config = next(iter(HeadFinetuneSpec.from_run_config(config).parse_task_configs().values()))
+    return task_config.kind, task_config.metrics[0]
 
 
-def _all_stage_gains(runner: StageRunner, trials: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str,
-    list[dict[str, Any]]]:
-    found = {}
+def _all_stage_gains(runner: StageRunner,
+                     trials: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+    gains = {}
     for name, by_start in trials.items():
         kind, metric = _metric(runner, runner.plan.stages[name])
         scores = {start: [run["metrics"]["dev"][metric] for run in runs] for start, runs in by_start.items()}
         rows = stage_gains(scores, metrics_for(kind)[metric].higher_is_better)
-        found[name] = [{"metric": metric, **row} for row in rows]
-    return found
+        gains[name] = [{"metric": metric, **row} for row in rows]
+    return gains

@@ -1,7 +1,7 @@
-"""A plan in TOML: which stages there are, what each learns from, and on top of which it stands.
+"""The plan of a pipeline in TOML: its stages, their data, and the stage that each starts from.
 
-    general = "encyclopedia.txt"      # what must not be forgotten; by default the text of the first stage
-    ablate  = true                    # fine-tune from the model of every stage, to see which of them paid off
+    general = "encyclopedia.txt"      # text to measure forgetting on; default: the text of the first stage
+    ablate  = true                    # fine-tune from the model of every stage, to measure its gain
     seeds   = 3
 
     [stages.general]
@@ -10,19 +10,19 @@
     [stages.domain]
     corpus = "papers/*.txt"
     steps  = 2000
-    replay = 0.1                      # a tenth of what is read is general text
+    replay = 0.1                      # 10% of the text is general text
 
     [stages.task]
-    texts_of = "finetune"             # the texts of its examples, without their labels
+    texts_of = "finetune"             # the texts of its examples, without labels
     epochs   = 20
 
     [stages.finetune]
     task        = "classify"
     train       = "train.tsv"
     dev         = "dev.tsv"
-    interpolate = [0.5, 0.75, 1.0]    # how much of what was learnt is kept; dev decides
+    interpolate = [0.5, 0.75, 1.0]    # weight interpolation; the best on dev
 
-A stage stands on the one above it, or on the one that `after` names. Paths are looked for beside the plan.
+A stage starts from the one above it, or from the one that `after` names. Paths are relative to the plan.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ READING_KEYS = ("documents", "field", "encoding", "errors")
 TEXT_ONLY = ("recipe", "corpus", "texts_of", "replay", "tokens", "documents", "field")
 TASK_ONLY = ("task", "train", "dev", "test", "columns", "metric")
 StringList = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-FractionList = Annotated[list[Probability], BeforeValidator(lambda value: value if isinstance(value,
-                                                                                              list) else [value])]
+FractionList = Annotated[list[Probability],
+                         BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
 
 
 class StageEntry(Settings):
-    """A [stages.NAME] as it stands in a plan."""
+    """A [stages.NAME] table of a plan."""
 
     after: str | None = None
     model: str | None = None
@@ -75,13 +75,13 @@ class StageEntry(Settings):
 
     @property
     def kind(self) -> str:
-        """model: it is there already; text: a language model learns; task: examples are learnt."""
+        """model: a given model; text: language model training; task: fine-tuning."""
         stated = self.model_fields_set
         return "model" if "model" in stated else "task" if stated & set(TASK_ONLY) else "text"
 
 
 class PlanHeader(Settings):
-    """What stands above the stages."""
+    """The top-level keys of a plan."""
 
     general: StringList = []
     seed: Natural = 0
@@ -93,8 +93,10 @@ class PlanHeader(Settings):
 
 @dataclass(frozen=True)
 class PipelineStage:
+    """A stage with its resolved parent and seed."""
+
     name: str
-    after: str | None  # the stage that it starts from; None: it is the first of its line
+    after: str | None  # the stage that it starts from; None: it starts a line of stages
     entry: StageEntry
     seed: int
 
@@ -111,17 +113,19 @@ class PipelineStage:
 
     def task_arguments(self) -> TaskArguments:
         entry = self.entry
-        files = {part: path for part in ("train", "dev", "test") if (path := getattr(entry, part)) is not None}
+        files = {split: path for split in ("train", "dev", "test") if (path := getattr(entry, split)) is not None}
         return TaskArguments(entry.task or "", files, entry.columns or None, entry.metric)
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
+    """A parsed and checked plan."""
+
     header: PlanHeader
-    stages: dict[str, PipelineStage]  # in an order in which each comes after the one that it stands on
+    stages: dict[str, PipelineStage]  # in topological order
 
     def ancestors(self, name: str) -> list[PipelineStage]:
-        """A stage and those that it stands on, the first one first."""
+        """The chain of stages from the first to this one."""
         stage = self.stages[name]
         return [*(self.ancestors(stage.after) if stage.after else []), stage]
 
@@ -129,13 +133,14 @@ class PipelinePlan:
         return [stage for stage in self.stages.values() if stage.kind == kind]
 
     def general(self) -> tuple[list[str], TextReadingOptions]:
-        """The general text: what the plan names, or what the first stage learns from; none where neither does."""
+        """The general text: the one named in the plan, or the text of the first stage; may be empty."""
+        if self.header.general:
+            return self.header.general, TextReadingOptions()
         first = next(iter(self.stages.values()))
-        return (self.header.general, TextReadingOptions()) if self.header.general else (first.entry.corpus,
-                                                                                        first.reading_options)
+        return first.entry.corpus, first.reading_options
 
     def to_toml(self) -> str:
-        """The plan with absolute paths, so that it holds wherever it lies."""
+        """The plan with absolute paths, so that it can be moved."""
         header = self.header.model_dump(exclude_unset=True)
         tables = {}
         for name, stage in self.stages.items():

@@ -1,7 +1,7 @@
-"""What goes into every stage, as one number: recipe, data, budget, and the stage that it stands on.
+"""Digests of the inputs of every stage: recipe, data, budget and parent stage.
 
-Two stages with the same number are the same stage, so a result with that number need not be made again; and whoever
-changes a file, a key or an earlier stage gets another number for everything that follows.
+A result with the same digest is reused. A change of a file, a key or an earlier stage changes the digests of all later
+stages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stemma.text.readers import list_files
 from stemma.training import run_graph
 from stemma.training.run_folder import is_corpus
 
-FORMAT = 1  # another number makes everything anew
+FORMAT = 1  # part of every digest: a new number invalidates all results
 Checksums = dict[str, str]  # path -> sha256
 
 
@@ -28,14 +28,14 @@ def digest(*facts: object) -> str:
 
 
 def text_checksums(paths: Sequence[str]) -> Checksums:
-    """The content of text files, or of a corpus by its fingerprint."""
+    """Checksums of text files, or the fingerprint of a corpus."""
     if len(paths) == 1 and is_corpus(paths[0]):
         return {paths[0]: Corpus.open(paths[0]).fingerprint}
     return {str(path): sha256(path) for path in list_files(paths)} if paths else {}
 
 
 def path_checksums(path: str | Path) -> Checksums:
-    """Of a file, or of every file below a folder: some data sets are folders."""
+    """Checksums of a file, or of all files below a folder: some data sets are folders."""
     root = Path(path)
     files = sorted(file for file in root.rglob("*") if file.is_file()) if root.is_dir() else [root]
     return {str(file): sha256(file) for file in files}
@@ -48,8 +48,8 @@ def model_checksums(where: str) -> Checksums:
 
 
 class StageDigests:
-    """The numbers of a plan's stages: of what is trained, and of the model that leaves it (perhaps mixed with the one
-    before). Files are read once."""
+    """Digests of the stages of a plan: of each training run, and of its output model (which may be interpolated). Files
+    are read once."""
 
     def __init__(self, plan: PipelinePlan):
         self.plan = plan
@@ -60,21 +60,22 @@ class StageDigests:
         for name, stage in plan.stages.items():
             before = self.output_digest[stage.after] if stage.after else None
             self.run_digest[name] = self.digest_run(stage, before)
-            shares = stage.entry.interpolate
-            self.output_digest[name] = digest(self.run_digest[name], shares,
-                                              self._selection_inputs(stage)) if shares else self.run_digest[name]
+            fractions = stage.entry.interpolate
+            self.output_digest[name] = digest(self.run_digest[name], fractions, self._selection_inputs(stage)) \
+                if fractions else self.run_digest[name]
 
     def digest_run(self, stage: PipelineStage, before: str | None, seed: int | None = None) -> str:
-        """The number of a run of this stage on top of `before`."""
+        """The digest of a run of this stage that starts from `before`."""
         entry = stage.entry
-        stated = entry.model_dump(exclude={"after", "interpolate", "seed", "corpus", "model", "train", "dev", "test",
+        settings = entry.model_dump(exclude={"after", "interpolate", "seed", "corpus", "model", "train", "dev", "test",
                                            "texts_of", "recipe"})
-        built = recipe(entry.recipe, stored=True).to_toml() if entry.recipe else None
-        mixed = sorted(self.general.values()) if entry.replay is not None else None
-        return digest(before, stated, built, mixed, self._data_checksums(stage), stage.seed if seed is None else seed)
+        recipe_toml = recipe(entry.recipe, stored=True).to_toml() if entry.recipe else None
+        replayed = sorted(self.general.values()) if entry.replay is not None else None
+        return digest(before, settings, recipe_toml, replayed, self._data_checksums(stage),
+                      stage.seed if seed is None else seed)
 
     def lineage(self) -> list[dict[str, Any]]:
-        """For people: which data, which stage, which number."""
+        """Data, parent and digest of every stage, for the report."""
         return [{"stage": name, "kind": stage.kind, "after": stage.after, "hash": self.output_digest[name],
                  "trained": self.run_digest[name], "start": self.output_digest[stage.after] if stage.after else None,
                  "seed": stage.seed, "budget": stage.budget(), "changes": stage.entry.changes,
@@ -87,24 +88,24 @@ class StageDigests:
         entry = stage.entry
         if stage.kind == "model":
             return {"model": model_checksums(entry.model or "")}
-        found = {"corpus": text_checksums(entry.corpus)}
+        checksums = {"corpus": text_checksums(entry.corpus)}
         if entry.texts_of is not None:
-            found["texts"] = path_checksums(self.plan.stages[entry.texts_of].entry.train or "")
-        for part in ("train", "dev", "test"):
-            if (path := getattr(entry, part)) is not None:
-                found[part] = path_checksums(path)
-        return found
+            checksums["texts"] = path_checksums(self.plan.stages[entry.texts_of].entry.train or "")
+        for split in ("train", "dev", "test"):
+            if (path := getattr(entry, split)) is not None:
+                checksums[split] = path_checksums(path)
+        return checksums
 
     def _data_checksums(self, stage: PipelineStage) -> Mapping[str, Any]:
-        """What is in the files, wherever they lie and in the order in which they are read."""
-        found: dict[str, Any] = {part: list(sums.values()) for part, sums in self.data[stage.name].items()}
+        """Checksums of the data in reading order, independent of paths."""
+        checksums: dict[str, Any] = {part: list(sums.values()) for part, sums in self.data[stage.name].items()}
         if stage.entry.texts_of is not None:
             other = self.plan.stages[stage.entry.texts_of].entry
-            found["read as"] = [other.task, other.columns, other.encoding, other.errors]
+            checksums["read as"] = [other.task, other.columns, other.encoding, other.errors]
         if stage.entry.task is not None and (code := plugin_code(stage.entry.task)):
-            found["plugins"] = code
-        return found
+            checksums["plugins"] = code
+        return checksums
 
     def _selection_inputs(self, stage: PipelineStage) -> Any:
-        """Whatever else decides how much of a stage is kept: of a language model, its loss on general text."""
+        """Further inputs of the choice of the fraction: for a language model, the general text."""
         return sorted(self.general.values()) if stage.kind == "text" and len(stage.entry.interpolate) > 1 else None

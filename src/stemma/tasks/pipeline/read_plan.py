@@ -1,4 +1,4 @@
-"""From a plan's file to a plan, or to everything that is wrong with it: before anything is trained, and all at once."""
+"""Read and check the plan of a pipeline; all problems are reported together, before training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def read_pipeline_plan(path: str | Path) -> PipelinePlan:
-    """The plan, or all that is wrong with it."""
+    """Read a plan, or raise an error with all its problems."""
     path = Path(path)
     content = read_toml(path)
     problems: Problems = []
@@ -44,19 +44,19 @@ def read_pipeline_plan(path: str | Path) -> PipelinePlan:
             problems.append((f"stages.{name}", f"must be a table: write [stages.{name}] above it"))
             continue
         table = _absolute(table, ("corpus", "train", "dev", "test", "model"), path.parent)
-        if (found := validate_table(StageEntry, table, f"stages.{name}.", problems)) is not None:
-            entries[name] = found
-    whole = len(entries) == len(tables) and header is not None
+        if (entry := validate_table(StageEntry, table, f"stages.{name}.", problems)) is not None:
+            entries[name] = entry
+    complete = len(entries) == len(tables) and header is not None
     after = _resolve_parents(entries, list(tables), problems)
     for name, entry in entries.items():
-        problems += [(f"stages.{name}{f'.{key}' if key else ''}", what) for key,
-                     what in _stage_problems(name, entry, entries)]
-    if whole and not problems:
+        problems += [(f"stages.{name}{f'.{key}' if key else ''}", what)
+                     for key, what in _stage_problems(name, entry, entries)]
+    if complete and not problems:
         assert header is not None
         stages = {}
         for name in _topological_order(after):
-            own = entries[name].seed
-            stages[name] = PipelineStage(name, after[name], entries[name], header.seed if own is None else own)
+            seed = entries[name].seed
+            stages[name] = PipelineStage(name, after[name], entries[name], header.seed if seed is None else seed)
         plan = PipelinePlan(header, stages)
         problems += _plan_problems(plan)
     if problems:
@@ -65,21 +65,21 @@ def read_pipeline_plan(path: str | Path) -> PipelinePlan:
 
 
 def _absolute(table: Mapping[str, object], keys: tuple[str, ...], beside: Path) -> dict[str, Any]:
-    """Paths as seen from the plan. A model that is not there may be a hub id: it stays as it is."""
-    def place(key: str, value: object) -> Any:
+    """Make paths absolute, relative to the plan. A model that does not exist may be a hub id and is kept."""
+    def resolve(key: str, value: object) -> Any:
         if not isinstance(value, str) or value == "-" or key == "model" and not (beside / value).exists():
             return value
         return str((beside / value).absolute())
 
-    return {key: ([place(key, one) for one in value] if isinstance(value, list) else place(key, value))
+    return {key: ([resolve(key, item) for item in value] if isinstance(value, list) else resolve(key, value))
             if key in keys else value for key, value in table.items()}
 
 
-# --- who stands on whom -----------------------------------------------------------------------------------------------
+# --- parents of stages ------------------------------------------------------------------------------------------------
 
 
 def _resolve_parents(entries: Mapping[str, StageEntry], names: list[str], problems: Problems) -> dict[str, str | None]:
-    """By stage, the one that it starts from; problems that make this impossible are noted."""
+    """The parent of each stage; unknown parents and cycles are added to the problems."""
     after: dict[str, str | None] = {}
     for name, entry in entries.items():
         before = names[names.index(name) - 1] if names.index(name) else None
@@ -88,21 +88,22 @@ def _resolve_parents(entries: Mapping[str, StageEntry], names: list[str], proble
             problems.append((f"stages.{name}.after", f'there is no stage "{entry.after}".'
                                                      f"{did_you_mean(entry.after, names)}"))
         elif entry.after is not None and entry.kind == "model":
-            problems.append((f"stages.{name}.after", "a model that is given stands on nothing; leave it out"))
-    told: set[str] = set()
+            problems.append((f"stages.{name}.after", "a given model starts from no other stage; leave it out"))
+    reported: set[str] = set()
     for name in entries:
         chain = [name]
         while (before := after.get(chain[-1])) is not None and before not in chain:
             chain.append(before)
-        if before == name and name not in told:
-            told |= set(chain)
-            problems.append((f"stages.{name}.after", f"the stages stand in a circle: {' after '.join([*chain, name])}; "
-                                                     "the one that needs no other stands first in a plan"))
+        if before == name and name not in reported:
+            reported |= set(chain)
+            problems.append((f"stages.{name}.after", "the stages start from each other in a circle: "
+                                                     f"{' after '.join([*chain, name])}; "
+                                                     "one of them must not have a stage before it"))
     return after
 
 
 def _topological_order(after: Mapping[str, str | None]) -> list[str]:
-    """Each stage behind the one that it stands on, otherwise as they are written."""
+    """Each stage after its parent, otherwise in the order of the plan."""
     ordered: list[str] = []
     while len(ordered) < len(after):
         ordered.append(next(name for name, before in after.items()
@@ -110,26 +111,27 @@ def _topological_order(after: Mapping[str, str | None]) -> list[str]:
     return ordered
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def _stage_problems(name: str, entry: StageEntry, entries: Mapping[str, StageEntry]) -> Problems:
-    """(key, what) of everything that is wrong with one stage by itself."""
-    stated, kind = entry.model_fields_set, entry.kind
+    """(key, problem) of a single stage."""
+    keys, kind = entry.model_fields_set, entry.kind
     foreign = {"model": (*TEXT_ONLY, *TASK_ONLY, *BUDGETS, "changes", "seed", "interpolate", *READING_KEYS),
                "text": TASK_ONLY, "task": TEXT_ONLY}[kind]
-    meant = {"model": "a model that is given (`model`)", "text": "a stage that reads text",
-             "task": "a stage that learns a task"}[kind]
-    problems = [(key, f"has no place in {meant}; leave it out") for key in dict.fromkeys(foreign) if key in stated]
-    given = [key for key in BUDGETS if key in stated and key not in foreign]
-    if len(given) > 1:
-        problems.append((given[1], f"{' and '.join(given)} exclude each other; give one of them"))
+    description = {"model": "a model that is given (`model`)", "text": "a stage that reads text",
+                   "task": "a stage that learns a task"}[kind]
+    problems = [(key, f"does not belong in {description}; leave it out")
+                for key in dict.fromkeys(foreign) if key in keys]
+    budgets = [key for key in BUDGETS if key in keys and key not in foreign]
+    if len(budgets) > 1:
+        problems.append((budgets[1], f"{' and '.join(budgets)} exclude each other; give one of them"))
     if kind == "text":
         if not entry.corpus and entry.texts_of is None:
             problems.append(("corpus", "is missing: name the text to learn from, or with `texts_of` the stage whose "
                                        "examples are to be read"))
         if entry.texts_of is not None and (entry.texts_of not in entries or entries[entry.texts_of].kind != "task"):
-            tasks = [other for other, found in entries.items() if found.kind == "task"]
+            tasks = [other for other, other_entry in entries.items() if other_entry.kind == "task"]
             problems.append(("texts_of", f'there is no stage "{entry.texts_of}" that learns a task.'
                                          f"{did_you_mean(entry.texts_of, tasks)}"))
         problems += _missing_files("corpus", entry.corpus)
@@ -158,12 +160,12 @@ def _missing_files(key: str, paths: list[str]) -> Problems:
 
 
 def _plan_problems(plan: PipelinePlan) -> Problems:
-    """What is wrong with stages that are fine by themselves."""
+    """Problems between stages."""
     problems: Problems = []
     for name, stage in plan.stages.items():
         entry, where = stage.entry, f"stages.{name}"
         if stage.after is not None and plan.stages[stage.after].kind == "task":
-            problems.append((where, f'"{stage.after}" learns a task, which ends a line of stages; name another with '
+            problems.append((where, f'"{stage.after}" learns a task, so no stage can start from it; name another with '
                                     "`after`"))
         if stage.after is None and stage.kind == "task":
             problems.append((where, "has nothing to start from; put a stage with `model`, or with `recipe` and "
@@ -183,7 +185,7 @@ def _plan_problems(plan: PipelinePlan) -> Problems:
                                                    "corpus; give the text that it was made from"))
     problems += _missing_files("general", plan.header.general)
     if plan.header.ablate and not plan.of_kind("task"):
-        problems.append(("ablate", "which stage paid off is seen by a task; add a stage that learns one"))
+        problems.append(("ablate", "the gain of a stage is measured on a task; add a stage that learns one"))
     if "seeds" in plan.header.model_fields_set and not plan.header.ablate:
         problems.append(("seeds", "is for `ablate = true`; leave it out"))
     return problems

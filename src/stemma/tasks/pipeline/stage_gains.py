@@ -1,8 +1,8 @@
-"""Which stage paid off: the same task learnt from the model of every stage, by the same seeds, and compared.
+"""The gain of each stage: the same task fine-tuned from the model of every stage, with the same seeds, and compared.
 
-Differences are taken seed by seed, so that what a seed does to both sides cancels out. A stage paid off where the 95%
-interval of the mean difference (by Student's t: with three seeds 4.3 standard errors) leaves out 0; with a single seed
-nothing is claimed.
+Differences are paired by seed, which removes the variance that both sides share. A stage improved the score if the 95%
+interval of the mean difference (Student's t: 4.3 standard errors with three seeds) excludes 0. A single seed gives no
+interval.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stemma.tasks.metrics.student_t import student_t
 
 
 def stage_gains(scores: Mapping[str, Sequence[float]], higher_is_better: bool = True) -> list[dict[str, Any]]:
-    """`scores` by the stage that was started from, in order, one for each seed; each against the stage before it."""
+    """Compare each stage with the one before it; `scores` holds one score per seed for each start stage, in order."""
     rows: list[dict[str, Any]] = []
     before: Sequence[float] | None = None
     for stage, values in scores.items():
@@ -35,7 +35,7 @@ def gain_verdict(gains: Sequence[float]) -> str:
     gain, error = fmean(gains), _standard_error(gains) or 0.0
     if abs(gain) <= student_t(len(gains) - 1) * error or gain == 0:
         return "inconclusive"
-    return "paid off" if gain > 0 else "did harm"
+    return "improved" if gain > 0 else "hurt"
 
 
 def _sample_std(values: Sequence[float]) -> float | None:

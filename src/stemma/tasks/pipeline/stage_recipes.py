@@ -1,4 +1,4 @@
-"""The recipe of every stage, known before anything is trained: a stage goes on with that of the stage before it."""
+"""The recipe of every stage, built before training; a stage continues with the recipe of its parent."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from stemma.tasks.runs.common import finetune_overrides
 from stemma.tasks.runs.finetune import BATCH_SIZE
 from stemma.training.corpus_cache import is_parallel
 
-PACKING = "full_sentences"  # rows filled with text, across documents
-ORIGIN = "pipeline"  # who set the values that a further stage brings
+PACKING = "full_sentences"  # fills rows across documents
+ORIGIN = "pipeline"  # origin of the recipe values that a stage sets
 
 
 def stage_recipes(plan: PipelinePlan) -> dict[str, Recipe]:
-    """By stage, for those that read text and for models that are given; or all that is wrong with them."""
-    found: dict[str, Recipe] = {}
+    """The recipes of text and model stages by name; reports all problems together."""
+    recipes: dict[str, Recipe] = {}
     problems: list[tuple[str, str]] = []
     for name, stage in plan.stages.items():
-        if stage.kind == "task" or stage.after is not None and stage.after not in found:
+        if stage.kind == "task" or stage.after is not None and stage.after not in recipes:
             continue
         try:
-            found[name] = _stage_recipe(stage, found)
+            recipes[name] = _stage_recipe(stage, recipes)
         except UserError as error:
             problems += [(f"stages.{name}", error.message), *((f"  {key}", why) for key, why in error.problems)]
             continue
-        if stage.kind == "text" and is_parallel(found[name]):
-            problems.append((f"stages.{name}", f"{found[name].label} reads pairs of texts, and a stage reads running "
+        if stage.kind == "text" and is_parallel(recipes[name]):
+            problems.append((f"stages.{name}", f"{recipes[name].label} reads pairs of texts, and a stage reads running "
                                                "text; choose another recipe"))
-        if stage.entry.interpolate and found[name].settings.network.generator is not None:
-            problems.append((f"stages.{name}.interpolate", f"{found[name].label} learns with a generator, whose "
+        if stage.entry.interpolate and recipes[name].settings.network.generator is not None:
+            problems.append((f"stages.{name}.interpolate", f"{recipes[name].label} learns with a generator, whose "
                                                            "weights cannot be mixed alone; leave it out"))
     if problems:
         raise UserError("the plan has stages that cannot be built", problems)
-    return found
+    return recipes
 
 
 def _stage_recipe(stage: PipelineStage, before: dict[str, Recipe]) -> Recipe:
@@ -51,18 +51,18 @@ def _stage_recipe(stage: PipelineStage, before: dict[str, Recipe]) -> Recipe:
 
 
 def continued_pretraining_recipe(recipe: Recipe, steps: int | None = None) -> Recipe:
-    """A recipe to go on with: gently, and only with tasks that a text by itself can serve. How sentences hang together
-    is left out (arXiv:2004.10964 adapts by masked tokens alone): the text of a task is often a sentence."""
-    settings, tasks = recipe.settings, build_objectives(recipe)
-    asking = [task.name for task in tasks if task.needs_several_sentences or task.labels_rows]
-    left = [task for task in tasks if task.name not in asking]
-    if not any(task.predicts_tokens for task in left):
-        asking, left = [], tasks
+    """The recipe for continued pre-training, with the overrides of [finetuning]. Drops sentence-level objectives
+    such as NSP (arXiv:2004.10964 adapts with masked LM only), because texts of a task are often single sentences."""
+    settings, objectives = recipe.settings, build_objectives(recipe)
+    dropped = [objective.name for objective in objectives if objective.needs_several_sentences or objective.labels_rows]
+    remaining = [objective for objective in objectives if objective.name not in dropped]
+    if not any(objective.predicts_tokens for objective in remaining):
+        dropped, remaining = [], objectives
     changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size),
-               **finetune_overrides(settings, [f"objective.{name}" for name in asking])}
-    needed = [task.settings.allowed_packings for task in left if task.settings.packing is None]
-    if asking and settings.corpus.packing in neighboring_pair_packings() and all(not any_of or PACKING in any_of
-                                                                                 for any_of in needed):
+               **finetune_overrides(settings, [f"objective.{name}" for name in dropped])}
+    needed = [objective.settings.allowed_packings for objective in remaining if objective.settings.packing is None]
+    allowed = all(not packings or PACKING in packings for packings in needed)
+    if dropped and allowed and settings.corpus.packing in neighboring_pair_packings():
         changes["corpus.packing"] = PACKING
     if steps is not None:
         changes |= {"training.warmup_steps": int(settings.finetuning.warmup * steps),

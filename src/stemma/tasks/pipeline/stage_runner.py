@@ -1,4 +1,4 @@
-"""Carrying a plan out: every stage is an ordinary run below the pipeline's folder, begun, taken up again or reused."""
+"""Run the stages of a plan: each is an ordinary run below the pipeline folder, which is started, resumed or reused."""
 
 from __future__ import annotations
 
@@ -38,50 +38,50 @@ STAGE_LOSSES = "measures.json"
 
 @dataclass
 class StageRunner:
-    """The stages of one plan in one folder."""
+    """Runs the stages of a plan in one folder."""
 
     run: Path
     plan: PipelinePlan
     provenance: StageDigests
     recipes: Mapping[str, Recipe]
-    examples: Mapping[str, Mapping[str, Sequence[Example]]]  # by stage that learns a task, and set
+    examples: Mapping[str, Mapping[str, Sequence[Example]]]  # by task stage, then by split
     show: bool
     _general: list[Corpus | None] = field(default_factory=list)  # opened once
 
-    # --- places ---
+    # --- folders ---
 
     def run_digests(self) -> dict[str, str]:
-        """Every run below this folder, by its place, with the number of what goes into it."""
-        found = {}
+        """The digest of every run below the pipeline folder, by relative path."""
+        digests = {}
         for name, stage in self.plan.stages.items():
             if stage.kind != "model":
-                found[f"stages/{name}"] = self.provenance.run_digest[name]
+                digests[f"stages/{name}"] = self.provenance.run_digest[name]
             if stage.entry.interpolate:
-                found[f"stages/{name}/{INTERPOLATED}"] = self.provenance.output_digest[name]
+                digests[f"stages/{name}/{INTERPOLATED}"] = self.provenance.output_digest[name]
         for stage, start, seed in self._ablation_plan():
-            found[_ablation_folder(stage, start, seed)] = self.provenance.digest_run(stage,
-                self.provenance.output_digest[start.name], seed)
-        return found
+            start_digest = self.provenance.output_digest[start.name]
+            digests[_ablation_folder(stage, start, seed)] = self.provenance.digest_run(stage, start_digest, seed)
+        return digests
 
     def folder(self, name: str) -> Path:
         return self.run / "stages" / name
 
     def output(self, name: str) -> str:
-        """The model that leaves a stage."""
+        """The output model of a stage."""
         stage = self.plan.stages[name]
         if stage.entry.model is not None:
             return stage.entry.model
         return str((self.folder(name) / INTERPOLATED if stage.entry.interpolate else self.folder(name)).absolute())
 
-    # --- work ---
+    # --- runs ---
 
     def run_stage(self, name: str) -> dict[str, Any] | None:
-        """A stage from its text or examples to the model that leaves it; what its run reported."""
+        """Train a stage, and interpolate its weights if asked; returns the result of its run."""
         stage = self.plan.stages[name]
         if stage.kind == "model":
             return None
-        begin = self._start_pretraining if stage.kind == "text" else self._start_finetuning
-        result = self._run_or_resume(f"stages/{name}", partial(begin, stage), about(name))
+        start_run = self._start_pretraining if stage.kind == "text" else self._start_finetuning
+        result = self._run_or_resume(f"stages/{name}", partial(start_run, stage), about(name))
         if stage.entry.interpolate and read_interpolation(self.folder(name)) is None:
             assert stage.after is not None
             remove_leftovers(self.folder(name))
@@ -94,19 +94,19 @@ class StageRunner:
         return result
 
     def ablation_runs(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Every task learnt from the model of every stage before it: by task, by the stage to start from, by seed."""
-        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        """Fine-tune every task from the model of every earlier stage: results by task, start stage and seed."""
+        results: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for stage in self.plan.of_kind("task") if self.plan.header.ablate else []:
             for start in self.plan.ancestors(stage.name)[:-1]:
-                runs = found.setdefault(stage.name, {}).setdefault(start.name, [])
+                runs = results.setdefault(stage.name, {}).setdefault(start.name, [])
                 for seed in self._seeds(stage):
-                    if (start.name, seed) == (stage.after, stage.seed):  # this one is the stage itself
+                    if (start.name, seed) == (stage.after, stage.seed):  # the stage itself
                         runs.append(self.run_stage(stage.name) or {})
                         continue
                     with silenced():
-                        learn = partial(self._finetune, stage, self.output(start.name), seed)
-                        runs.append(self._run_or_resume(_ablation_folder(stage, start, seed), learn, nullcontext()))
-        return found
+                        start_run = partial(self._finetune, stage, self.output(start.name), seed)
+                        runs.append(self._run_or_resume(_ablation_folder(stage, start, seed), start_run, nullcontext()))
+        return results
 
     def _ablation_plan(self) -> list[tuple[PipelineStage, PipelineStage, int]]:
         return [(stage, start, seed) for stage in (self.plan.of_kind("task") if self.plan.header.ablate else [])
@@ -117,12 +117,12 @@ class StageRunner:
         return range(stage.seed, stage.seed + self.plan.header.seeds)
 
     def _run_or_resume(self, run_folder: str, start: Callable[[Path], dict[str, Any]],
-             named: AbstractContextManager[None]) -> dict[str, Any]:
-        def go_on(run: Path) -> dict[str, Any]:
+                       named: AbstractContextManager[None]) -> dict[str, Any]:
+        def continue_run(run: Path) -> dict[str, Any]:
             with named:
                 return read_result(run) or resume(run, show=self.show)
 
-        return run_or_resume(self.run / run_folder, start, go_on)
+        return run_or_resume(self.run / run_folder, start, continue_run)
 
     def _start_pretraining(self, stage: PipelineStage, run_folder: Path) -> dict[str, Any]:
         paths = [*stage.entry.corpus, *self._extra_text_files(stage)]
@@ -145,41 +145,40 @@ class StageRunner:
 
     def _finetune(self, stage: PipelineStage, start: str, seed: int, run_folder: Path) -> dict[str, Any]:
         return finetune(stage.task_arguments(), start, run_folder, **stage.budget(), seed=seed,
-                        changes=stage.entry.changes,
-                        reading=stage.reading_options, show=self.show)
+                        changes=stage.entry.changes, reading=stage.reading_options, show=self.show)
 
     def _extra_text_files(self, stage: PipelineStage) -> list[str]:
-        """Files of text that is mixed into a stage's own: of a task's examples, and general text."""
+        """Write additional text of a stage to files: the texts of a task's examples, and replayed general text."""
         entry, files = stage.entry, []
         if entry.texts_of is not None:
             files.append(self.run / "texts" / f"{stage.name}-examples.jsonl")
             write_documents(files[-1], example_documents(self.examples[entry.texts_of]["train"]), entry.field)
         if entry.replay is not None:
             own = numbered_texts([*entry.corpus, *map(str, files)], stage.reading_options)
-            wanted = sum(len(text) for _, text in own) * entry.replay / (1 - entry.replay)
+            requested = sum(len(text) for _, text in own) * entry.replay / (1 - entry.replay)
             general = self.general()
             assert general is not None
-            share = self.reference_recipe().settings.corpus.validation
-            documents, characters = sample_replay(general, share, round(wanted), stage.seed)
-            if characters < 0.9 * wanted:
+            validation = self.reference_recipe().settings.corpus.validation
+            documents, characters = sample_replay(general, validation, round(requested), stage.seed)
+            if characters < 0.9 * requested:
                 logger.warning(
-                    f"{stage.name}: replay = {entry.replay:g} asks for {round(wanted):,} characters of general "
-                    f"text, and there are {characters:,}; all of them are read.")
+                    f"{stage.name}: replay = {entry.replay:g} asks for {round(requested):,} characters of general "
+                    f"text, and there are {characters:,}; all of them are used.")
             files.append(self.run / "texts" / f"{stage.name}-general.jsonl")
             write_documents(files[-1], documents, entry.field)
         return [str(file.absolute()) for file in files]
 
-    # --- measures ---
+    # --- held-out losses ---
 
     def reference_recipe(self) -> Recipe:
-        """The recipe by which all models are measured: that of the first stage that reads text, as it ran, with the
-        tasks that every later stage goes on with."""
+        """The recipe that all held-out losses use: that of the first text stage as it ran, with the objectives of
+        continued pre-training."""
         name = next((stage.name for stage in self.plan.of_kind("text")), next(iter(self.recipes)))
         ran = (self.folder(name) / CONFIG).is_file()
         return continued_pretraining_recipe(read_run(self.folder(name))[0] if ran else self.recipes[name])
 
     def general(self) -> Corpus | None:
-        """The general text in the vocabulary of the first stage's model; None: the plan names none."""
+        """The general text as a corpus with the tokenizer of the first stage; None: no general text."""
         if not self._general:
             self._general.append(self._open_general())
         return self._general[0]
@@ -202,42 +201,43 @@ class StageRunner:
         return corpus
 
     def measure(self, name: str) -> dict[str, Any]:
-        """What a stage's model loses on general text, and a language model on the stage's own text before and after
-        it. What was measured once is remembered by what went into it."""
+        """Held-out losses of a stage: on general text, and for a language model on its own text before and after the
+        stage. Cached by the digest of the inputs."""
         stage = self.plan.stages[name]
         first = self.plan.of_kind("text")[:1]
-        number = digest(self.provenance.output_digest[name], sorted(self.provenance.general.values()),
-                        [self.provenance.run_digest[one.name] for one in first])
-        return cached_result(self.run / STAGE_LOSSES, name, number, "delete it: it is measured again.",
-                          lambda: self._measured(stage))
+        key = digest(self.provenance.output_digest[name], sorted(self.provenance.general.values()),
+                        [self.provenance.run_digest[text_stage.name] for text_stage in first])
+        return cached_result(self.run / STAGE_LOSSES, name, key, "delete it: it is measured again.",
+                             lambda: self._measured(stage))
 
     def _measured(self, stage: PipelineStage) -> dict[str, Any]:
         weights, general = load_state(self.output(stage.name)), self.general()
         before = load_state(self.output(stage.after)) if stage.after else None
-        found: dict[str, Any] = {"general_loss": None, "bits_per_byte": None, "own_before": None, "own_after": None}
-        yardstick = self.reference_recipe()
-        network = build_with_weights(yardstick, weights, before if stage.kind == "task" else None)
+        losses: dict[str, Any] = {"general_loss": None, "bits_per_byte": None, "own_before": None, "own_after": None}
+        reference = self.reference_recipe()
+        network = build_with_weights(reference, weights, before if stage.kind == "task" else None)
         if general is not None and network is not None:
-            found["general_loss"] = held_out_loss(yardstick, network, general)
-            found["bits_per_byte"] = bits_per_byte(yardstick, general, found["general_loss"])
+            losses["general_loss"] = held_out_loss(reference, network, general)
+            losses["bits_per_byte"] = bits_per_byte(reference, general, losses["general_loss"])
         if stage.kind == "text" and (own := self._own_corpus(stage.name)) is not None:
             recipe = read_run(self.folder(stage.name))[0]
-            for key, some in (("own_before", before), ("own_after", weights)):
-                network = build_with_weights(recipe, some) if some is not None else None
-                found[key] = held_out_loss(recipe, network, own) if network is not None else None
-        return found
+            for key, state in (("own_before", before), ("own_after", weights)):
+                network = build_with_weights(recipe, state) if state is not None else None
+                losses[key] = held_out_loss(recipe, network, own) if network is not None else None
+        return losses
 
     def _own_corpus(self, name: str) -> Corpus | None:
-        place = read_run(self.folder(name))[1].corpus
-        return Corpus.open(place) if place and is_corpus(place) else None
+        folder = read_run(self.folder(name))[1].corpus
+        return Corpus.open(folder) if folder and is_corpus(folder) else None
 
     def _interpolation_loss(self, name: str, weights: Mapping[str, Any]) -> float:
-        """How good a mixture is: the mean of what it loses on the stage's own text and on general text."""
+        """The score of interpolated weights: the mean held-out loss on the stage's own text and on general text."""
         recipe, own, general = read_run(self.folder(name))[0], self._own_corpus(name), self.general()
-        asked = [(recipe, own), (self.reference_recipe(), general)]
-        networks = [(build_with_weights(chosen, weights), chosen, corpus) for chosen,
-                    corpus in asked if corpus is not None]
-        losses = [held_out_loss(chosen, network, corpus) for network, chosen, corpus in networks if network is not None]
+        evaluations = [(recipe, own), (self.reference_recipe(), general)]
+        networks = [(build_with_weights(eval_recipe, weights), eval_recipe, corpus)
+                    for eval_recipe, corpus in evaluations if corpus is not None]
+        losses = [held_out_loss(eval_recipe, network, corpus)
+                  for network, eval_recipe, corpus in networks if network is not None]
         return sum(loss for loss in losses if loss is not None) / max(1, len(losses))
 
 

@@ -1,6 +1,6 @@
-"""Text that a stage reads besides its own files: that of a task's examples, and general text against forgetting.
+"""Additional text of a stage: the texts of a task's examples, and replayed general text against forgetting.
 
-Both are written as JSON lines in ASCII, which every encoding reads alike.
+Both are written as ASCII JSON lines, which are valid in every encoding.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ NumberedTexts = Iterator[tuple[int, str]]
 
 
 def example_texts(example: Example) -> tuple[str, ...]:
-    """An example as a reader sees it: one text, or several that belong together."""
+    """The input texts of an example, with tagged words joined to a sentence."""
     if not isinstance(example, TaggedExample):
         return tuple(text for text in example.input_texts() if text.strip())
-    written = "".join(example.words)
-    return (written if CJK_RUN.match(written) else " ".join(example.words),)
+    joined = "".join(example.words)
+    return (joined if CJK_RUN.match(joined) else " ".join(example.words),)
 
 
 def example_documents(examples: Iterable[Example]) -> list[str]:
-    """Each example as a document, without its label; what occurs several times (a paragraph with many questions), once.
-    """
+    """Each example as a document without its label; repeated texts (a paragraph with many questions) occur once."""
     parts = dict.fromkeys(example_texts(example) for example in examples)
     seen: set[str] = set()
     documents = []
@@ -53,7 +52,7 @@ def write_documents(file: Path, documents: Iterable[str], field: str) -> None:
 
 
 def numbered_texts(paths: Sequence[str], reading: TextReadingOptions) -> NumberedTexts:
-    """(document, text) of raw text or of a corpus; a long document comes in several."""
+    """(document number, text) of raw text or of a corpus; a long document may be split."""
     if len(paths) == 1 and is_corpus(paths[0]):
         corpus = Corpus.open(paths[0])
         yield from ((number, corpus.document_text(number)) for number in range(len(corpus.document_starts) - 1))
@@ -65,14 +64,14 @@ def numbered_texts(paths: Sequence[str], reading: TextReadingOptions) -> Numbere
 
 
 def sample_replay(general: Corpus, validation: float, characters: int, seed: int) -> tuple[list[str], int]:
-    """Documents of general text, drawn until they have so many characters, and how many they have. What is held out to
-    measure forgetting is never among them."""
+    """Sample documents of general text until they have `characters` characters; returns them and their total length.
+    Never samples the text that is held out to measure forgetting."""
     view = train_validation_split(general, validation)[0].documents_for("full_sentences")
-    chosen: list[str] = []
+    documents: list[str] = []
     total = 0
-    for number in np.random.default_rng([seed, 11]).permutation(len(view.document_ranges)):
+    for index in np.random.default_rng([seed, 11]).permutation(len(view.document_ranges)):
         if total >= characters:
             break
-        chosen.append(view.document_text(int(number)))
-        total += len(chosen[-1])
-    return chosen, total
+        documents.append(view.document_text(int(index)))
+        total += len(documents[-1])
+    return documents, total

@@ -1,13 +1,13 @@
-"""Fine-tune a model to write one text from another: translate, summarise, ask a question about it.
+"""Sequence-to-sequence fine-tuning on text pairs: translation, summarization, question generation.
 
-The pairs become a corpus in the run's own folder, with the model's tokenizer and the dev pairs held out. The recipe is
-the model's, with the one objective that teaches pairs in the way this model writes:
+The pairs become a corpus in the run folder, with the model's tokenizer and the dev pairs held out. The recipe is the
+model's, with one objective that trains pairs in the decoding mode of the model:
 
-- an encoder-decoder learns `translation`, whatever it was pre-trained to write;
-- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, as its released commands have it), and so does
-  an encoder that has only ever filled gaps: how to look at a source and at what is written it learns from the pairs;
-- a prefix or causal language model guesses the target token by token, after the source;
-- a permuted one (XLNet) does so through its second stream, with the source as the context of all orders.
+- an encoder-decoder trains `translation`, whatever its pre-training objective;
+- UniLM predicts its target with 70% of the tokens masked (arXiv:1905.03197, as in its released commands), and so does a
+  masked LM, which learns the attention mask from source to target in fine-tuning;
+- a prefix or causal LM predicts the target token by token after the source;
+- a permutation LM (XLNet) does so through its query stream, with the source as context.
 """
 
 from __future__ import annotations
@@ -61,60 +61,60 @@ from stemma.training.run_lock import finished_result, lock_new_run, lock_run
 
 logger = logging.getLogger(__name__)
 
-# Where the source ends is to be seen, where to end is to be learned. A permuted model's two texts are one segment: what
-# a cache has kept of either is.
+# Pair templates by decoding mode. The end token marks the end of the source and teaches the model to stop. A
+# permutation LM has both texts in one segment, as in its cache.
 OBJECTIVES: dict[DecodingMode | None, str] = {"prefix": "A end B end", "next": "A end B end",
-                                  "permuted": "A separator B separator"}
-ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
-SMOOTHING = 0.1
+                                            "permuted": "A separator B separator"}
+ROWS = 16  # batch size for the longest pairs; shorter pairs make larger batches
+SMOOTHING = 0.1  # label smoothing
 HELD_OUT = ("dev", "test")
 
 
 @accepts_device
 @accepts_callbacks
 def finetune_seq2seq(start: str | Path, data: Seq2SeqData, out: str | Path, *, epochs: float | None = None,
-                     steps: int | None = None,
-             minutes: float | None = None, beams: int = 4, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions = TextReadingOptions(), overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
-    """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
+                     steps: int | None = None, minutes: float | None = None, beams: int = 4, seed: int = 0,
+                     changes: Sequence[str] = (), reading: TextReadingOptions = TextReadingOptions(),
+                     overwrite: bool = False, device: str | None = None, callbacks: Sequence[object] = (),
+                     show: bool = False) -> dict[str, Any]:
+    """Train a model on pairs and score its output for the held-out ones; returns the object that `--json` prints."""
     run, length = Path(out), TrainingLength(epochs, steps, minutes)
     length = TrainingLength(data.epochs) if length == TrainingLength() else length
     origin = check_start_and_out(start, run, overwrite)
     TranslationOptions(beams=beams)
-    _scores([""], [[""]])  # a library that is missing is named now, not after an hour
+    _scores([""], [[""]])  # a missing library is reported before training
     model = open_model(start)
-    chosen, rest = with_finetuning_choices(model.recipe, changes)
-    wanted = seq2seq_recipe(replace(model, recipe=chosen), data.mixture)
-    wanted = wanted.with_changes({"training": data.training}, data.origin) if data.training else wanted
-    wanted = wanted.with_overrides(rest)
-    typed = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
-    with atomic_folder(run, overwrite, checksums=False) as place:
-        corpus = _build_corpus(data, model, place, reading)
-        _write_held_out(data, place, reading)
-        wanted, epoch = _fit_batch_size(wanted, corpus, data, seed, typed)
-        wanted, budget = length.apply_to(wanted, epoch.steps, typed)
-        facts = Seq2SeqFinetuneSpec(KIND, {**(data.options or {}), "beams": beams}, list(changes), epoch.pairs,
-                                    epoch.steps,
-                             _max_target_length(corpus, wanted), {task.name: task.metric for task in data.tasks})
-        RunConfig("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=facts.to_json()).write(place)
-        write_file(place / RECIPE, wanted.to_toml())
+    with_section, rest = with_finetuning_choices(model.recipe, changes)
+    recipe = seq2seq_recipe(replace(model, recipe=with_section), data.mixture)
+    recipe = recipe.with_changes({"training": data.training}, data.origin) if data.training else recipe
+    recipe = recipe.with_overrides(rest)
+    overridden = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
+    with atomic_folder(run, overwrite, checksums=False) as folder:
+        corpus = _build_corpus(data, model, folder, reading)
+        _write_held_out(data, folder, reading)
+        recipe, epoch = _fit_batch_size(recipe, corpus, data, seed, overridden)
+        recipe, budget = length.apply_to(recipe, epoch.steps, overridden)
+        spec = Seq2SeqFinetuneSpec(KIND, {**(data.options or {}), "beams": beams}, list(changes), epoch.pairs,
+                                    epoch.steps, _max_target_length(corpus, recipe),
+                                    {task.name: task.metric for task in data.tasks})
+        RunConfig("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=spec.to_json()).write(folder)
+        write_file(folder / RECIPE, recipe.to_toml())
     with lock_new_run(run):
         return run_to_end(run, show)
 
 
 def resume(run: Path, show: bool) -> dict[str, Any]:
-    """Go on with such a run. Damage to what it is to be judged by is told now, not when training is over."""
+    """Resume a run. Damage to the held-out files is reported before training continues."""
     if read_result(run) is None:
         _read_held_out(run)
-    if (known := finished_result(run)) is not None:
-        return known
+    if (result := finished_result(run)) is not None:
+        return result
     with lock_run(run):
         return run_to_end(run, show)
 
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
-    """Train and score; what is reported goes to disk when all of it is known."""
+    """Train, score and write the result."""
     training = open_run(run, show)
     model, result = training.save(training.trainer.train())
     result |= score_seq2seq(run, training.plan, model, result)
@@ -123,7 +123,7 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
 
 
 def seq2seq_recipe(model: Model, mixture: MixtureSettings | None = None) -> Recipe:
-    """The model's recipe with the objective that teaches it pairs, trained gently."""
+    """The model's recipe with the objective for pairs and the overrides of [finetuning]."""
     recipe, settings = model.recipe, model.recipe.settings
     name, objective = _objective(model)
     changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocab_size,
@@ -132,32 +132,35 @@ def seq2seq_recipe(model: Model, mixture: MixtureSettings | None = None) -> Reci
         changes["corpus.pair"] = pair
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
-    gone = [f"objective.{other}" for other in settings.objective if other != name]
-    return recipe.with_changes({**changes, **finetune_overrides(settings, gone), **layer_decay_overrides(settings)},
+    removed = [f"objective.{other}" for other in settings.objective if other != name]
+    return recipe.with_changes({**changes, **finetune_overrides(settings, removed), **layer_decay_overrides(settings)},
                                ORIGIN)
 
 
 def _objective(model: Model) -> tuple[str, dict[str, Any]]:
-    """The objective that teaches pairs in the way this model writes: its name, and its keys."""
+    """The name and keys of the objective that trains pairs in the decoding mode of this model."""
     recipe = model.recipe
-    way = decoding_mode(recipe)
-    able = {name: (task.generation, task.kind, task.pair_finetuning_keys) for name,
-            task in recipe.settings.objective.items()
-            if task.pair_finetuning_keys is not None}
-    if way == "decoder":
-        # who has learned to write from a source goes on in the same manner; the first to say how counts
-        stated = [keys for written, _, keys in able.values() if written is not None and written.mode == way]
+    mode = decoding_mode(recipe)
+    candidates = {name: (task.generation, task.kind, task.pair_finetuning_keys)
+                  for name, task in recipe.settings.objective.items() if task.pair_finetuning_keys is not None}
+    if mode == "decoder":
+        # keep the settings of the pre-training objectives; the first objective takes precedence
+        stated = [keys for generation, _, keys in candidates.values()
+                  if generation is not None and generation.mode == mode]
         merged = {key: value for keys in reversed(stated) for key, value in keys.items()}
         return merged["kind"], {"smoothing": SMOOTHING, **merged}
-    if way is None and (model.is_discriminator or recipe.settings.network.generator is not None):
-        raise UserError(f"{recipe.label} judges tokens and guesses none, so it cannot learn to write; its generator "
-                        "can: give the folder generator/ below the model's.")
-    for name, (written, kind, keys) in able.items():
-        fits = written is None if way is None else written is not None and (written.mode == "cloze") == (way == "cloze")
-        if fits:
+    if mode is None and (model.is_discriminator or recipe.settings.network.generator is not None):
+        raise UserError(f"{recipe.label} is a discriminator and predicts no tokens, so it cannot learn to generate; "
+                        "its generator can: give the folder generator/ below the model's.")
+    for name, (generation, kind, keys) in candidates.items():
+        if mode is None or generation is None:
+            matches = mode is None and generation is None
+        else:
+            matches = (generation.mode == "cloze") == (mode == "cloze")
+        if matches:
             return name, {"kind": kind, **keys, "packing": "parallel", "start_step": 0}
-    raise UserError(f"{recipe.label} has learned no objective that guesses tokens, so it cannot learn to write; start "
-                    "from the model as it was pre-trained.")
+    raise UserError(f"{recipe.label} has no objective that predicts tokens, so it cannot learn to generate; start "
+                    "from the pre-trained model.")
 
 
 # --- the pairs --------------------------------------------------------------------------------------------------------
@@ -178,28 +181,28 @@ def _pairs(sources: Sequence[PairSource], reading: TextReadingOptions) -> Iterat
 
 
 def _write_held_out(data: Seq2SeqData, folder: Path, reading: TextReadingOptions) -> None:
-    """Keep what is written for the sake of scores, with every target that would be right."""
+    """Write the held-out sources with all their references, and warn about overlap with the training pairs."""
     held: set[tuple[str, str]] = set()
-    for name in HELD_OUT:
+    for split in HELD_OUT:
         lines = []
         for task in data.tasks:
-            for source, pair in _pairs(getattr(task, name), reading):
+            for source, pair in _pairs(getattr(task, split), reading):
                 lines.append({"task": task.name, "where": f"{display_name(Path(source.path))}, line {pair.line}",
                               "source": pair.source, "references": [pair.target, *pair.extra_targets]})
                 held.add((pair.source, pair.target))
         if lines:
-            _write_jsonl(folder / f"{name}.jsonl", lines)
-    known = held & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
+            _write_jsonl(folder / f"{split}.jsonl", lines)
+    overlap = held & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
                     if (pair.source, pair.target) in held}
-    if known:
+    if overlap:
         logger.warning(
-            f"{len(known):,} of {len(held):,} held-out pairs are among those to train on, so scores will say how "
-            "well they are remembered; give others with --dev and --test.")
+            f"{len(overlap):,} of {len(held):,} held-out pairs also occur in the training set, so scores partly "
+            "measure memorization; give others with --dev and --test.")
 
 
 def _fit_batch_size(recipe: Recipe, corpus: Corpus, data: Seq2SeqData, seed: int,
                     overridden: set[str]) -> tuple[Recipe, EpochStats]:
-    """Batches of as many places as some of the longest pairs fill; pairs longer than the model's window are told."""
+    """Set the batch size so that `ROWS` of the longest pairs fill a batch; report pairs that are too long."""
     check_requirements(recipe, corpus)
     length = recipe.settings.corpus.sequence_length
     epoch = PretrainLoader(recipe, corpus, build_objectives(recipe), seed).epoch_stats()
@@ -207,26 +210,25 @@ def _fit_batch_size(recipe: Recipe, corpus: Corpus, data: Seq2SeqData, seed: int
         source, pair = next(_pairs(data.tasks[0].train, TextReadingOptions(empty="skip")))
         raise UserError(f"every pair to train on is longer than the {length:,} tokens that {recipe.label} reads, "
                         f"beginning with {display_name(Path(source.path))}, line {pair.line}; shorten them, or set "
-                        "corpus.sequence_length higher if the network has more places.")
+                        "corpus.sequence_length higher if the network has more positions.")
     if epoch.num_dropped:
-        logger.warning(f"{epoch.num_dropped:,} of {epoch.pairs + epoch.num_dropped:,} pairs to train on are longer than the "
-                       f"{length:,} tokens that {recipe.label} reads, and are left out.")
+        logger.warning(f"{epoch.num_dropped:,} of {epoch.pairs + epoch.num_dropped:,} training pairs are longer than "
+                       f"the {length:,} tokens that {recipe.label} reads, and are left out.")
     if "training.batch_size" not in overridden:
         recipe = recipe.with_changes({"training.batch_size": max(1, round(ROWS * epoch.max_row_length / length))},
                                      ORIGIN)
-    supply = PretrainLoader(recipe, corpus, build_objectives(recipe), seed)
-    if supply.mixture_weights is not None:
-        rates = zip(data.tasks, supply.mixture_weights, strict=False)  # behind those of the tasks stand the held-out
-        #                                                                groups'
+    loader = PretrainLoader(recipe, corpus, build_objectives(recipe), seed)
+    if loader.mixture_weights is not None:
+        rates = zip(data.tasks, loader.mixture_weights, strict=False)  # the held-out groups come last
         logger.info(
-            f"tasks are drawn at these rates: {', '.join(f'{task.name} {rate:.1%}' for task, rate in rates)}.")
-    return recipe, supply.epoch_stats()
+            f"sampling rates of the tasks: {', '.join(f'{task.name} {rate:.1%}' for task, rate in rates)}.")
+    return recipe, loader.epoch_stats()
 
 
 def _max_target_length(corpus: Corpus, recipe: Recipe) -> int:
-    """Tokens of the longest target that is learned, and its end: nothing longer need be written to be scored."""
+    """Tokens of the longest training target with its end token; generation for scoring stops there."""
     count = sum(group["documents"] for group in corpus.manifest["groups"] if not group.get("held_out"))
-    targets = np.diff(corpus.sentence_starts[:2 * count + 1])[1::2]  # what is held out stands behind
+    targets = np.diff(corpus.sentence_starts[:2 * count + 1])[1::2]  # held-out pairs come last
     return min(int(targets.max()), recipe.settings.corpus.sequence_length) + 1
 
 
@@ -240,49 +242,50 @@ def _read_held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def score_seq2seq(run: Path, plan: RunConfig, model: Model, result: dict[str, Any]) -> dict[str, Any]:
-    """What the model writes for the held-out sources, kept beside them in dev.jsonl and test.jsonl, and how good it
-    is."""
-    facts = Seq2SeqFinetuneSpec.from_run_config(plan)
+    """Generate outputs for the held-out sources, store them in dev.jsonl and test.jsonl, and compute the metrics."""
+    spec = Seq2SeqFinetuneSpec.from_run_config(plan)
     metrics: dict[str, Any] = {}
     for name, lines in _read_held_out(run).items():
-        logger.info(f"writing from {len(lines):,} sources of {name}, to be scored")
-        made = translate(model, [line["source"] for line in lines], line_names=[line["where"] for line in lines],
-                         beams=facts.options["beams"], max_length_ratio=0, max_extra=facts.longest, crop=True)
-        _write_jsonl(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
-        found = {called: _score_task([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
-                                  if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}
+        logger.info(f"generating outputs for {len(lines):,} sources of {name}, to be scored")
+        outputs = translate(model, [line["source"] for line in lines], line_names=[line["where"] for line in lines],
+                            beams=spec.options["beams"], max_length_ratio=0, max_extra=spec.longest, crop=True)
+        _write_jsonl(run / f"{name}.jsonl",
+                     [line | {"text": output.text} for line, output in zip(lines, outputs, strict=True)])
+        by_task: dict[str, list[tuple[str, list[str]]]] = {}
+        for line, output in zip(lines, outputs, strict=True):
+            by_task.setdefault(line["task"], []).append((output.text, line["references"]))
+        task_scores = {task: _score_task(predictions) for task, predictions in by_task.items()}
         loss = {"loss": result["validation_loss"]} if name == "dev" else {}
-        metrics[name] = loss | (next(iter(found.values())) if len(facts.metrics) == 1
-                                else _combine_task_scores(found, facts.metrics))
-    seen = result["steps"] / facts.steps_in_epoch * facts.pairs
-    return {"task": facts.kind, "model": plan.start, "metrics": metrics,
-            "examples_per_second": seen / max(result["seconds"], 1e-9)}
+        metrics[name] = loss | (next(iter(task_scores.values())) if len(spec.metrics) == 1
+                                else _combine_task_scores(task_scores, spec.metrics))
+    examples_seen = result["steps"] / spec.steps_in_epoch * spec.pairs
+    return {"task": spec.kind, "model": plan.start, "metrics": metrics,
+            "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
 
 
 def _combine_task_scores(task_scores: dict[str, dict[str, Any]], metrics: Mapping[str, str]) -> dict[str, Any]:
-    """The scores of each task, and the mean of those that count."""
-    counting = [scores[metrics[name]] for name, scores in task_scores.items()]
-    return {"mean": sum(counting) / len(counting), "tasks": task_scores}
+    """The scores of each task, and the mean of their selection metrics."""
+    selected = [scores[metrics[name]] for name, scores in task_scores.items()]
+    return {"mean": sum(selected) / len(selected), "tasks": task_scores}
 
 
 def _score_task(predictions: Sequence[tuple[str, list[str]]]) -> dict[str, Any]:
     texts = [text for text, _ in predictions]
-    most = max(len(right) for _, right in predictions)
-    # a text with fewer references has its first one several times, which changes no score
-    references = [[right[number] if number < len(right) else right[0] for _, right in predictions]
-                  for number in range(most)]
-    exact = sum(text.strip() in [one.strip() for one in right] for text, right in predictions)
+    count = max(len(gold) for _, gold in predictions)
+    # a text with fewer references repeats its first one, which changes no score
+    references = [[gold[k] if k < len(gold) else gold[0] for _, gold in predictions] for k in range(count)]
+    exact = sum(text.strip() in [reference.strip() for reference in gold] for text, gold in predictions)
     return _scores(texts, references) | {"exact_match": 100 * exact / len(texts), "examples": len(texts)}
 
 
 def _scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """In percent, with the way each was counted."""
+    """Scores in percent, with their signatures."""
     letters = "".join(references[0])
     chinese = sum(len(run[0]) for run in CJK_RUN.finditer(letters)) > len(letters) / 2
-    words = translation_scores(texts, references, tokenize="zh" if chinese else "13a")
+    scores = translation_scores(texts, references, tokenize="zh" if chinese else "13a")
     rouge = summary_scores(texts, references)
-    return {"bleu": words["bleu"]["score"], "chrf": words["chrf"]["score"], "rouge_l": rouge["rougeL"],
-            "signatures": {"bleu": words["bleu"]["signature"], "chrf": words["chrf"]["signature"],
+    return {"bleu": scores["bleu"]["score"], "chrf": scores["chrf"]["score"], "rouge_l": rouge["rougeL"],
+            "signatures": {"bleu": scores["bleu"]["signature"], "chrf": scores["chrf"]["signature"],
                            "rouge_l": rouge["signature"]}}
 
 

@@ -1,8 +1,8 @@
-"""One fine-tune tried several times: at several learning rates, from several seeds; the best on the dev set is kept.
+"""A sweep: fine-tuning runs over learning rates and seeds; the best on the dev set becomes the result.
 
-Small sets of examples are fickle: the same fine-tune from another seed may be points better or worse (BERT's authors
-restart and choose by the dev set, arXiv:1810.04805, section 4.1). So what is told is the best, and the mean and spread
-beside it. Each trial is an ordinary run below `SHINGLE_WORDS/trials`; one that is finished is never done again.
+On small data sets, scores vary by points between seeds (BERT also restarts and selects on the dev set,
+arXiv:1810.04805, section 4.1). So the report has the best run, and the mean and standard deviation over seeds. Each
+trial is an ordinary run in `OUT/trials`; finished trials are not repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REPORTED_KEYS = ("metrics", "steps", "best_step", "seconds")  # of each trial
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is tried: every rate from every seed. No rates: the recipe's."""
+    """The grid: every learning rate with every seed. Without rates, the learning rate of the recipe."""
 
     rates: tuple[float, ...] = ()
     restarts: int = 1
@@ -61,20 +61,20 @@ class Sweep:
 
     @classmethod
     def from_cli(cls, rates: str | None, restarts: int, ensemble: bool) -> Sweep | None:
-        """From the words of a command line; None: nothing is to be tried twice."""
+        """Parse the command-line options; None: a single run."""
         try:
-            stated = tuple(float(word) for word in rates.split(",")) if rates is not None else ()
+            parsed = tuple(float(word) for word in rates.split(",")) if rates is not None else ()
         except ValueError as error:
             raise UserError(f'--rates is "{rates}"; write numbers with commas between them, such as 1e-5,2e-5,5e-5.') \
                 from error
-        asked = cls(stated, restarts, ensemble)
-        return asked if stated or restarts > 1 else None
+        sweep = cls(parsed, restarts, ensemble)
+        return sweep if parsed or restarts > 1 else None
 
     def __post_init__(self) -> None:
         if not all(0 < rate < math.inf for rate in self.rates):
             raise UserError(f"--rates are numbers greater than 0, not {', '.join(f'{rate:g}' for rate in self.rates)}.")
         if len(self.rates) == 1 or len(set(self.rates)) < len(self.rates):
-            raise UserError("--rates compares several different rates; for a single one write "
+            raise UserError("--rates compares several different learning rates; for a single one write "
                             f"training.learning_rate={self.rates[0]:g} instead.")
         if self.restarts < 1:
             raise UserError(f"--restarts must be 1 or more, not {self.restarts}.")
@@ -82,7 +82,7 @@ class Sweep:
             raise UserError("--ensemble joins the models of several restarts; add --restarts 3, say.")
 
     def options(self) -> dict[str, Any]:
-        """What was typed, to be typed again."""
+        """The command-line options that repeat this sweep."""
         return {**({"rates": ",".join(f"{rate:g}" for rate in self.rates)} if self.rates else {}),
                 **({"restarts": self.restarts} if self.restarts > 1 else {}),
                 **({"ensemble": True} if self.ensemble else {})}
@@ -90,60 +90,64 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SweepRun:
+    """One trial of a sweep."""
+
     folder: Path
     learning_rate: float
     seed: int
-    result: dict[str, Any] | None = None  # None: not finished, or the loss ran away
+    result: dict[str, Any] | None = None  # None: not finished, or diverged
 
     def summary(self) -> dict[str, Any]:
-        """What the result of all says of it."""
-        about = {"trial": self.folder.name, "rate": self.learning_rate, "seed": self.seed}
+        """The entry of this trial in the result of the sweep."""
+        setting = {"trial": self.folder.name, "rate": self.learning_rate, "seed": self.seed}
         if self.result is None:
-            return {**about, "diverged": True}
-        return {**about, **{key: self.result[key] for key in REPORTED_KEYS if key in self.result}}
+            return {**setting, "diverged": True}
+        return {**setting, **{key: self.result[key] for key in REPORTED_KEYS if key in self.result}}
 
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
-    """Carry out what is left of the trials, choose among them, and put the best in place."""
-    wanted, plan = read_run(run)
-    facts = HeadFinetuneSpec.from_run_config(plan)
-    card = next(iter(facts.parse_task_configs().values()))
-    planned, done = planned_runs(run, wanted, plan), []
+    """Run the remaining trials, select the best, and publish it as the result of the run."""
+    recipe, plan = read_run(run)
+    spec = HeadFinetuneSpec.from_run_config(plan)
+    task_config = next(iter(spec.parse_task_configs().values()))
+    planned, done = planned_runs(run, recipe, plan), []
     for number, trial in enumerate(planned, 1):
-        done.append(run_one(run, trial, wanted, plan, show))
-        told = "the loss ran away" if done[-1].result is None else _format_metrics(card,
-                                                                                   done[-1].result["metrics"]["dev"])
-        logger.info(f"{number} of {len(planned)} · rate {trial.learning_rate:g}, seed {trial.seed} · dev: {told}")
+        done.append(run_one(run, trial, recipe, plan, show))
+        result = done[-1].result
+        outcome = "diverged" if result is None else _format_metrics(task_config, result["metrics"]["dev"])
+        logger.info(f"{number} of {len(planned)} · learning rate {trial.learning_rate:g}, seed {trial.seed} · "
+                    f"dev: {outcome}")
     groups = group_by_learning_rate(done)
     if not any(trial.result for trial in done):
-        raise UserError(f"the loss ran away in all {len(done)} trials; start again with lower --rates, or a lower "
+        raise UserError(f"the loss diverged in all {len(done)} trials; start again with lower --rates, or a lower "
                         "training.learning_rate.")
-    summary = [summarize_learning_rate(card, group) for group in groups]
-    group = max(groups, key=lambda group: _rank(card, group))
-    best = max((trial for trial in group if trial.result), key=lambda trial: _selection_score(card, trial))
+    summary = [summarize_learning_rate(task_config, group) for group in groups]
+    group = max(groups, key=lambda group: _rank(task_config, group))
+    best = max((trial for trial in group if trial.result), key=lambda trial: _selection_score(task_config, trial))
     assert best.result is not None
     result = {**best.result, "run": str(run), "trials": [trial.summary() for trial in done], "rates": summary,
               "chosen": {"trial": best.folder.name, "rate": best.learning_rate, "seed": best.seed}}
     for line in summary:
-        logger.info(_format_summary(card, line))
-    if facts.trials and facts.trials["ensemble"]:
-        result["ensemble"] = score_ensemble(run, card, [trial.folder for trial in group if trial.result])
-        logger.info(f"together, dev: {_format_metrics(card, result['ensemble']['dev'])}")
-    publish_best(run, best.folder, card)
+        logger.info(_format_summary(task_config, line))
+    if spec.trials and spec.trials["ensemble"]:
+        result["ensemble"] = score_ensemble(run, task_config, [trial.folder for trial in group if trial.result])
+        logger.info(f"ensemble, dev: {_format_metrics(task_config, result['ensemble']['dev'])}")
+    publish_best(run, best.folder, task_config)
     write_object(run / RESULT, result)
     return result
 
 
 def planned_runs(run: Path, recipe: Recipe, plan: RunConfig) -> list[SweepRun]:
-    asked = HeadFinetuneSpec.from_run_config(plan).trials
-    assert asked is not None
-    rates = asked["rates"] or [recipe.settings.training.learning_rate]
+    """The trials of the grid."""
+    sweep = HeadFinetuneSpec.from_run_config(plan).trials
+    assert sweep is not None
+    rates = sweep["rates"] or [recipe.settings.training.learning_rate]
     return [SweepRun(run / FOLDER / f"rate-{rate}-seed-{seed}", rate, seed)
-            for rate in rates for seed in range(plan.seed, plan.seed + asked["restarts"])]
+            for rate in rates for seed in range(plan.seed, plan.seed + sweep["restarts"])]
 
 
 def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig, show: bool) -> SweepRun:
-    """The trial with its result, from where it stands: not begun, interrupted, or finished."""
+    """Start or resume a trial; returns it with its result."""
     if not sweep_run.folder.is_dir():
         create_run(run, sweep_run, recipe, plan)
     result = read_result(sweep_run.folder, f"delete {sweep_run.folder}, and `stemma resume {run}` tries it again.")
@@ -156,47 +160,47 @@ def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig, sho
     except Interrupted:
         raise Interrupted(f"stopped in {sweep_run.folder.name} and saved; `stemma resume {run}` goes on from there.") \
             from None
-    shutil.rmtree(sweep_run.folder / "checkpoints", ignore_errors=True)  # of a finished trial the model is enough
+    shutil.rmtree(sweep_run.folder / "checkpoints", ignore_errors=True)  # a finished trial only needs its model
     return replace(sweep_run, result=result)
 
 
 def create_run(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig) -> None:
-    """A run of its own: the same examples, at another rate or from another seed."""
-    facts = replace(HeadFinetuneSpec.from_run_config(plan), trials=None)
-    cards = facts.parse_task_configs().values()
+    """Create the run folder of a trial: the same examples with another learning rate or seed."""
+    spec = replace(HeadFinetuneSpec.from_run_config(plan), trials=None)
+    task_configs = spec.parse_task_configs().values()
     if sweep_run.folder.parent.is_dir():
         remove_leftovers(sweep_run.folder.parent)
-    with atomic_folder(sweep_run.folder, checksums=False) as place:
-        shutil.copytree(run / TOKENIZER, place / TOKENIZER)
-        for card in cards:
-            for file in (split_file(part, card) for part in finetune_run.SPLITS):
+    with atomic_folder(sweep_run.folder, checksums=False) as folder:
+        shutil.copytree(run / TOKENIZER, folder / TOKENIZER)
+        for task_config in task_configs:
+            for file in (split_file(split, task_config) for split in finetune_run.SPLITS):
                 if (run / file).is_file():
                     verify_file(run / file, "bring it back, or start the fine-tune again in another folder.")
-                    shutil.copyfile(run / file, place / file)
-        replace(plan, seed=sweep_run.seed, task=facts.to_json()).write(place)
+                    shutil.copyfile(run / file, folder / file)
+        replace(plan, seed=sweep_run.seed, task=spec.to_json()).write(folder)
         if sweep_run.learning_rate != recipe.settings.training.learning_rate:
             recipe = recipe.with_changes({"training.learning_rate": sweep_run.learning_rate}, COMMAND_LINE)
-        write_file(place / RECIPE, recipe.to_toml(registered_parts(cards)))
+        write_file(folder / RECIPE, recipe.to_toml(registered_parts(task_configs)))
 
 
 def publish_best(run: Path, best: Path, task_config: TaskConfig) -> None:
-    """The best trial as the whole run's: its model, its answers, its course."""
-    files = [file for file in (RECIPE, "log.jsonl", *(split_file(part, task_config) for part in HELD_OUT))
+    """Copy model, predictions and log of the best trial to the run folder."""
+    files = [file for file in (RECIPE, "log.jsonl", *(split_file(split, task_config) for split in HELD_OUT))
              if (best / file).is_file()]
     for file in files:
         verify_file(best / file, f"delete {best}, and `stemma resume {run}` tries it again.")
-    with atomic_folder(run / MODEL, overwrite=True, checksums=False) as place:
-        shutil.copytree(best / MODEL, place, dirs_exist_ok=True)
+    with atomic_folder(run / MODEL, overwrite=True, checksums=False) as folder:
+        shutil.copytree(best / MODEL, folder, dirs_exist_ok=True)
     for file in files:
         write_file(run / file, (best / file).read_bytes())
 
 
-# --- what was found ---------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def group_by_learning_rate(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
-    return [[trial for trial in runs if trial.learning_rate == rate] for rate in dict.fromkeys(one.learning_rate
-                                                                                               for one in runs)]
+    rates = dict.fromkeys(trial.learning_rate for trial in runs)
+    return [[trial for trial in runs if trial.learning_rate == rate] for rate in rates]
 
 
 def _selection_score(task_config: TaskConfig, sweep_run: SweepRun) -> float:
@@ -205,49 +209,49 @@ def _selection_score(task_config: TaskConfig, sweep_run: SweepRun) -> float:
 
 
 def _rank(task_config: TaskConfig, group: Sequence[SweepRun]) -> tuple[int, float]:
-    """A rate is as good as the mean of its restarts; one at which the loss runs away is worse than any other."""
-    worths = [_selection_score(task_config, trial) for trial in group if trial.result]
-    return len(worths), float(np.mean(worths)) if worths else -math.inf
+    """Sort key of a learning rate: the number of runs that did not diverge, then their mean score."""
+    scores = [_selection_score(task_config, trial) for trial in group if trial.result]
+    return len(scores), float(np.mean(scores)) if scores else -math.inf
 
 
 def summarize_learning_rate(task_config: TaskConfig, group: Sequence[SweepRun]) -> dict[str, Any]:
-    """Of the restarts at one rate: mean, spread (the standard deviation of a sample) and best of every metric."""
+    """Mean, sample standard deviation (`spread`) and best value of every metric over the seeds of one learning rate."""
     summary: dict[str, Any] = {"rate": group[0].learning_rate, "seeds": [trial.seed for trial in group if trial.result]}
     results = [trial.result["metrics"] for trial in group if trial.result]
-    for part in HELD_OUT:
+    for split in HELD_OUT:
         for metric in task_config.metrics:
-            values = [metrics[part][metric] for metrics in results if metric in metrics.get(part, {})]
+            values = [metrics[split][metric] for metrics in results if metric in metrics.get(split, {})]
             if values:
                 std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-                highest = metrics_for(task_config.kind)[metric].higher_is_better
-                best = max(values) if highest else min(values)
-                summary.setdefault(part, {})[metric] = {"mean": float(np.mean(values)), "spread": std, "best": best}
+                higher_is_better = metrics_for(task_config.kind)[metric].higher_is_better
+                best = max(values) if higher_is_better else min(values)
+                summary.setdefault(split, {})[metric] = {"mean": float(np.mean(values)), "spread": std, "best": best}
     return summary
 
 
 def score_ensemble(run: Path, task_config: TaskConfig, members: Sequence[Path]) -> dict[str, Any]:
-    """The metrics of all members as one: their logits averaged. What it says goes beside the examples."""
-    learner = build_task_objective(task_config, input_encoder_for(task_config, Tokenizer.load(run / TOKENIZER)))
-    examples = {part: read_split(run, part, task_config) for part in HELD_OUT}
-    items = {part: learner.encode(some) for part, some in examples.items() if some}
+    """Metrics of the ensemble, which averages the logits of its members; also writes its predictions."""
+    objective = build_task_objective(task_config, input_encoder_for(task_config, Tokenizer.load(run / TOKENIZER)))
+    examples = {split: read_split(run, split, task_config) for split in HELD_OUT}
+    items = {split: objective.encode(labelled) for split, labelled in examples.items() if labelled}
     sums: dict[str, list[np.ndarray]] = {}
     for folder in members:
         model = load(folder / MODEL, choose_device())
-        for part, some in items.items():
-            answers = model_outputs(model, learner, some)
-            before = sums.get(part, [np.zeros_like(answer) for answer in answers])
-            sums[part] = [one + other for one, other in zip(before, answers, strict=True)]
+        for split, encoded in items.items():
+            outputs = model_outputs(model, objective, encoded)
+            before = sums.get(split, [np.zeros_like(output) for output in outputs])
+            sums[split] = [total + output for total, output in zip(before, outputs, strict=True)]
     metrics: dict[str, Any] = {"members": len(members)}
     kind = head_task(task_config.kind)
-    values = task_config.values
-    for part, some in items.items():
-        predictions = learner.postprocess(some, [total / len(members) for total in sums[part]], examples[part])
-        if part == "dev":
-            values = kind.tune(task_config, examples[part], predictions)
-        predictions = kind.apply_options(values, predictions)
-        write_jsonl(run / f"ensemble-{split_file(part, task_config)}",
-                    predictions_to_json(task_config, examples[part], predictions))
-        metrics[part] = compute_metrics(task_config, examples[part], predictions)
+    options = task_config.values
+    for split, encoded in items.items():
+        predictions = objective.postprocess(encoded, [total / len(members) for total in sums[split]], examples[split])
+        if split == "dev":
+            options = kind.tune(task_config, examples[split], predictions)
+        predictions = kind.apply_options(options, predictions)
+        write_jsonl(run / f"ensemble-{split_file(split, task_config)}",
+                    predictions_to_json(task_config, examples[split], predictions))
+        metrics[split] = compute_metrics(task_config, examples[split], predictions)
     return metrics
 
 
@@ -256,12 +260,12 @@ def _format_metrics(task_config: TaskConfig, metrics: dict[str, object]) -> str:
 
 
 def _format_summary(task_config: TaskConfig, summary: dict[str, Any]) -> str:
-    """rate 2e-05 · dev: accuracy 0.9123 ± 0.0045, best 0.9167 (3 seeds)"""
+    """learning rate 2e-05 · dev: accuracy 0.9123 ± 0.0045, best 0.9167 (3 seeds)"""
     parts = []
-    for part in HELD_OUT:
-        if task_config.metrics[0] in summary.get(part, {}):
-            told = summary[part][task_config.metrics[0]]
-            spread = "" if told["spread"] is None else f" ± {told['spread']:.2g}"
-            parts.append(f"{part}: {task_config.metrics[0]} {told['mean']:.4g}{spread}, best {told['best']:.4g}")
+    for split in HELD_OUT:
+        if task_config.metrics[0] in summary.get(split, {}):
+            values = summary[split][task_config.metrics[0]]
+            std = "" if values["spread"] is None else f" ± {values['spread']:.2g}"
+            parts.append(f"{split}: {task_config.metrics[0]} {values['mean']:.4g}{std}, best {values['best']:.4g}")
     seeds = len(summary["seeds"])
-    return " · ".join([f"rate {summary['rate']:g}", *parts, f"{seeds} seed{'s' if seeds != 1 else ''}"])
+    return " · ".join([f"learning rate {summary['rate']:g}", *parts, f"{seeds} seed{'s' if seeds != 1 else ''}"])
