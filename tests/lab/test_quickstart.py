@@ -129,16 +129,17 @@ def measured(model: tuple[float, float], random: list[float], trained: list[floa
 
 
 @pytest.mark.parametrize(("model", "winner", "said"), [
-    ((0.178, 5.02), "counting", "The model is worse than counting both neighbours: 17.8% of the hidden tokens right "
-                                "against 24.3%, 5.02 nats against 4.51."),
-    ((0.311, 3.9), "model", "The model beats counting both neighbours: 31.1% of the hidden tokens right against 24.3%, "
-                            "3.90 nats against 4.51."),
-    ((0.2431, 4.38), "model", "The model beats counting both neighbours: 24.3%"),
-    ((0.243, 4.6), "counting", "The model is worse than counting both neighbours"),
-    ((0.2433, 4.512), "neither", "The model is as good as counting both neighbours, and no better"),
-    ((0.22, 4.4), "neither", "The model and counting both neighbours each win one of two measures: 22.0% of the"),
+    ((0.178, 5.02), "counting", "The model is worse than the n-gram baseline (both neighbours): masked-token accuracy "
+                                "17.8% against 24.3%, loss 5.02 nats against 4.51."),
+    ((0.311, 3.9), "model", "The model beats the n-gram baseline (both neighbours): masked-token accuracy 31.1% "
+                            "against 24.3%, loss 3.90 nats against 4.51."),
+    ((0.2431, 4.38), "model", "The model beats the n-gram baseline (both neighbours): masked-token accuracy 24.3%"),
+    ((0.243, 4.6), "counting", "The model is worse than the n-gram baseline (both neighbours)"),
+    ((0.2433, 4.512), "neither", "The model is as good as the n-gram baseline (both neighbours), and no better"),
+    ((0.22, 4.4), "neither", "The model and the n-gram baseline (both neighbours) are each better by one of two "
+                             "metrics: masked-token accuracy 22.0%"),
 ])
-def test_the_side_that_guesses_better_is_named(model, winner, said):
+def test_the_better_predictor_of_masked_tokens_is_named(model, winner, said):
     found = verdicts(measured(model, [0.5], [0.6]))["masked"]
     assert (found["winner"], found["against"]) == (winner, "two-sided") and found["said"].startswith(said)
 
@@ -152,8 +153,8 @@ def test_the_side_that_guesses_better_is_named(model, winner, said):
     ([0.5], [0.6], "pre-trained", "Pre-trained weights beat {} in 1 seed: "),
 ])
 @pytest.mark.parametrize(("rival", "key", "called"), [("random", "probe", "random weights"),
-                                                      ("n-grams", "n-grams", "a linear classifier of n-grams")])
-def test_who_learns_better_is_named_against_each_baseline(rival, key, called, theirs, trained, winner, said):
+                                                      ("n-grams", "n-grams", "the linear n-gram classifier")])
+def test_the_better_classifier_is_named_against_each_baseline(rival, key, called, theirs, trained, winner, said):
     ends = [1.0] * len(theirs)  # of the other baseline: they do not enter
     found = verdicts(measured((0.3, 4.0), *((theirs, trained, ends) if rival == "random" else (ends, trained, theirs))))
     assert found[key]["winner"] == (winner or rival) and found[key]["against"] == rival
@@ -200,17 +201,17 @@ def test_the_commands_by_hand_mean_the_same(told):
 
 
 @pytest.mark.parametrize(("tokens_per_second", "asked", "minutes", "said"), [
-    (20_000, None, 4, "this machine reads about 20,000 tokens a second: 4.8 million tokens in 4 minutes"),
-    (7_000, None, 6, "this machine reads about 7,000 tokens a second: 1.7 million tokens in 4 minutes, fewer than the "
-                     "2.5 million that it takes to be better than counting neighbours; so it trains for 6 minutes "
+    (20_000, None, 4, "this machine trains on about 20,000 tokens per second: 4.8 million tokens in 4 minutes"),
+    (7_000, None, 6, "this machine trains on about 7,000 tokens per second: 1.7 million tokens in 4 minutes, fewer "
+                     "than the 2.5 million that it takes to beat the n-gram baselines; so it trains for 6 minutes "
                      "instead"),
     (4_000, None, 8, "; it trains for 8 minutes instead, still only 1.9 million tokens: expect the model to be worse "
-                     "than counting (--minutes 10.5 would be enough)"),
-    (7_000, 1.0, 1, "0.4 million tokens in 1 minute, fewer than the 2.5 million that it takes to be better than "
-                    "counting neighbours; --minutes 6 would be enough"),
+                     "than the baselines (--minutes 10.5 would be enough)"),
+    (7_000, 1.0, 1, "0.4 million tokens in 1 minute, fewer than the 2.5 million that it takes to beat the n-gram "
+                    "baselines; --minutes 6 would be enough"),
     (4_000, 12.0, 12, "2.9 million tokens in 12 minutes"),
-    (400, 1.0, 1, "24,000 tokens in 1 minute, fewer than the 2.5 million that it takes to be better than counting "
-                  "neighbours; --minutes 104.25 would be enough"),
+    (400, 1.0, 1, "24,000 tokens in 1 minute, fewer than the 2.5 million that it takes to beat the n-gram baselines; "
+                  "--minutes 104.25 would be enough"),
 ])
 def test_a_slow_machine_is_given_more_time_and_says_so(monkeypatch, tokens_per_second, asked, minutes, said):
     for name, value in {"MINUTES": 4.0, "ENOUGH_TOKENS": 2_500_000, "MAX_EXTENSION": 2.0}.items():
@@ -315,7 +316,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages
                         "tokens_per_second": lambda tokens, seconds: 100.0}.items():
         monkeypatch.setattr(throughput, name, value)
     with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):
-        quickstart(tmp_path / "q", **asked, say=lambda text: _interrupt() if "100 tokens a second" in text else None)
+        quickstart(tmp_path / "q", **asked, say=lambda text: _interrupt() if "100 tokens per second" in text else None)
     assert read_run(tmp_path / "q/run")[1].budget == Budget("minutes", 0.02)
     written = (tmp_path / "q/train.txt").stat().st_mtime_ns
     monkeypatch.setattr(throughput, "train_and_time", _fail)

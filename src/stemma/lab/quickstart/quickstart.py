@@ -1,9 +1,9 @@
-"""The whole story on text that every user already has, the documentation inside their own Python: no download.
+"""The quickstart: pre-train a small model on the documentation inside the user's own Python, and evaluate it.
 
-Four stages, each complete on disk before the next one begins: the text, a vocabulary and a corpus, a pre-training run
-like any other (`stemma fill` and `stemma resume` work on it), and what it was worth on text that was held out. The
-last two are an experiment of the lab (`starts.py`); what only a quickstart measures comes on top. A small state file
-says which stages are done, so an interrupted quickstart goes on where it was.
+It has four stages, each complete on disk before the next: the text; tokenizer and corpus; an ordinary pre-training run
+(`stemma fill` and `stemma resume` work on it); and the evaluation on held-out text. The last two are an experiment of
+the lab (`finetune_comparison.py`); the n-gram baselines are added here. A state file lists the finished stages, so an
+interrupted quickstart resumes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "to
 LAB = "lab"  # the experiment, its cells and its results
 HELD_OUT_SHARE = 0.1
 RECIPE = "modernbert@tiny"
-# What a few minutes and a small text need besides; `explained.py` says why.
+# Changes for a few minutes of training on a small text; `recipe_changes.py` has the reasons.
 CHANGES = (
     "tokenizer.kind=wordpiece",
     "tokenizer.vocab_size=4000",
@@ -61,9 +61,9 @@ NUM_FILLS = 6
 
 @dataclass(frozen=True)
 class QuickstartConfig:
-    """What was asked for; an interrupted quickstart can only go on under the same wishes."""
+    """The options of a quickstart; an interrupted one resumes only with the same options."""
 
-    minutes: float | None  # None: as many as this machine needs
+    minutes: float | None  # None: depends on the machine's throughput
     seed: int
     seeds: int
     labels: int
@@ -74,21 +74,21 @@ class QuickstartConfig:
 def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, seed: int = 0, seeds: int = 3,
                labels: int = 400, tests: int = 1000, overwrite: bool = False, device: str | None = None,
                show: bool = False, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Run what is not yet done of the story and return its numbers; `say` hears the beginning of each stage.
+    """Run the stages that are not finished yet and return the results; `say` is called at the start of each stage.
 
-    Without `minutes` a slow machine pre-trains for longer than the usual.
+    Without `minutes` a slow machine pre-trains longer than the default.
     """
-    folder, wishes = Path(out), QuickstartConfig(minutes, seed, seeds, labels, tests)
-    Budget.from_options(None, None, minutes, 1)  # refuses what is no budget before anything is written
-    stages = StageState.begin(folder, wishes, overwrite)
+    folder, config = Path(out), QuickstartConfig(minutes, seed, seeds, labels, tests)
+    Budget.from_options(None, None, minutes, 1)  # raises for an invalid budget before anything is written
+    stages = StageState.begin(folder, config, overwrite)
     try:
         with stages.run("text") as due:
             if due:
-                say("reading the documentation of your Python")
+                say("extracting the documentation of your Python")
                 stages.record("text", _write_text(folder, seed))
         with stages.run("corpus") as due:
             if due:
-                say("learning a vocabulary and building the corpus")
+                say("training a tokenizer and building the corpus")
                 stages.record("corpus", _build_corpus(folder))
         with stages.run("pretrain") as due:
             if due:
@@ -98,12 +98,12 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
                 stages.record("pretrain", _pretrain(folder, stages, show, say))
         with stages.run("worth") as due:
             if due:
-                say("measuring what it was worth on held-out text")
+                say("evaluating on held-out text")
                 stages.record("worth", _evaluate(folder, stages, show, say))
     except UserError as error:
         if not stages.results:
-            shutil.rmtree(folder)  # nothing was made: leave nothing behind
-        if isinstance(error, DiskFullError):  # the same command goes on, and not only with the run inside
+            shutil.rmtree(folder)  # no stage is finished: leave nothing behind
+        if isinstance(error, DiskFullError):  # drop advice about the inner run: the quickstart itself resumes
             raise DiskFullError(error.problem) from error
         raise
     except (Interrupted, KeyboardInterrupt) as error:
@@ -125,18 +125,18 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
 
 
 class StageState:
-    """Which stages are complete, what each found, and how long it took."""
+    """The finished stages with their results and times."""
 
     def __init__(self, folder: Path, config: QuickstartConfig, results: dict[str, Any]):
         self.folder, self.config, self.results = folder, config, results
 
     @classmethod
     def begin(cls, folder: Path, config: QuickstartConfig, overwrite: bool) -> StageState:
-        """A new folder, or one in which a quickstart was interrupted; anything else is the user's and stays."""
+        """A new folder, or that of an interrupted quickstart; a folder with other files is refused."""
         known = (folder / STATE).is_file()
         if overwrite or not known:
-            with atomic_folder(folder, overwrite=overwrite and known, checksums=False) as place:
-                cls(place, config, {}).write()
+            with atomic_folder(folder, overwrite=overwrite and known, checksums=False) as temporary:
+                cls(temporary, config, {}).write()
             return cls(folder, config, {})
         if (folder / RESULT).is_file():
             raise UserError(f"{folder} holds a finished quickstart; look at {folder / REPORT}, choose another --out, "
@@ -145,22 +145,22 @@ class StageState:
         stored = read_verified_object(folder / STATE, advice)
         with explain_damage(folder / STATE, advice):
             if stored["wishes"] != asdict(config):
-                asked = stored["wishes"]["minutes"]
-                before = f"{'' if asked is None else f'--minutes {asked:g} '}--seed {stored['wishes']['seed']}"
-                raise UserError(f"the quickstart in {folder} was begun with other settings ({before}); go on with "
+                minutes = stored["wishes"]["minutes"]
+                options = f"{'' if minutes is None else f'--minutes {minutes:g} '}--seed {stored['wishes']['seed']}"
+                raise UserError(f"the quickstart in {folder} was begun with other settings ({options}); go on with "
                                 "those, or add --overwrite.")
-            found = dict(stored["found"])
-            if "pretrain" in found:
-                float(found["speed"]["minutes"])  # every report says how long it took, and why
-            return cls(folder, config, found)
+            results = dict(stored["found"])
+            if "pretrain" in results:
+                float(results["speed"]["minutes"])  # the report needs it
+            return cls(folder, config, results)
 
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
-        began, worked, due = time.perf_counter(), time.process_time(), name not in self.results
+        began, cpu_began, due = time.perf_counter(), time.process_time(), name not in self.results
         with progress_stage(f"quickstart, {name}", bar="none"):
             yield due
         if due:
-            self.results[name] |= {"took": time.perf_counter() - began, "cpu": time.process_time() - worked}
+            self.results[name] |= {"took": time.perf_counter() - began, "cpu": time.process_time() - cpu_began}
             self.write()
 
     def record(self, name: str, results: dict[str, Any]) -> None:
@@ -168,10 +168,10 @@ class StageState:
 
     def result(self) -> dict[str, Any]:
         stages = {name: self.results[name] for name in ("text", "corpus", "pretrain", "worth")}
-        told = {name: stages[name] for name in ("text", "corpus")} | {"pretraining": stages["pretrain"]}
-        return {**asdict(self.config), **told, **stages["worth"], "speed": self.results["speed"],
+        results = {name: stages[name] for name in ("text", "corpus")} | {"pretraining": stages["pretrain"]}
+        return {**asdict(self.config), **results, **stages["worth"], "speed": self.results["speed"],
                 "minutes": self.results["speed"]["minutes"], "took": sum(stage["took"] for stage in stages.values()),
-                "stages": {name: {key: found[key] for key in ("took", "cpu")} for name, found in stages.items()}}
+                "stages": {name: {key: stage[key] for key in ("took", "cpu")} for name, stage in stages.items()}}
 
     def write(self) -> None:
         state = {"wishes": asdict(self.config), "found": self.results}
@@ -179,12 +179,12 @@ class StageState:
 
 
 def commands(folder: Path, minutes: float, seed: int) -> list[str]:
-    """The same by hand."""
+    """The single commands that repeat the quickstart's training."""
     text, tokenizer, corpus, run = (shlex.quote(str(folder / name)) for name in (TRAIN, TOKENIZER, CORPUS, RUN))
-    ours, theirs = (chosen.settings.tokenizer for chosen in (recipe(RECIPE, CHANGES), recipe(RECIPE)))
-    kind = f" --kind {ours.kind}" if ours.kind != theirs.kind else ""
-    case = f" --{'' if ours.lowercase else 'no-'}lowercase" if ours.lowercase != theirs.lowercase else ""
-    return [f"stemma tokenizer train {text} --for {RECIPE}{kind}{case} --vocab-size {ours.vocab_size} --out "
+    changed, default = (one.settings.tokenizer for one in (recipe(RECIPE, CHANGES), recipe(RECIPE)))
+    kind = f" --kind {changed.kind}" if changed.kind != default.kind else ""
+    case = f" --{'' if changed.lowercase else 'no-'}lowercase" if changed.lowercase != default.lowercase else ""
+    return [f"stemma tokenizer train {text} --for {RECIPE}{kind}{case} --vocab-size {changed.vocab_size} --out "
             f"{tokenizer}",
             f"stemma corpus build {text} --tokenizer {tokenizer} --sentences line --out {corpus}",
             " ".join(["stemma pretrain", RECIPE, "--corpus", corpus, "--out", run, f"--minutes {minutes:g}",
@@ -203,13 +203,13 @@ def _write_text(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _build_corpus(folder: Path) -> dict[str, Any]:
-    chosen = recipe(RECIPE, CHANGES)
-    settings = chosen.settings.tokenizer
+    quickstart_recipe = recipe(RECIPE, CHANGES)
+    settings = quickstart_recipe.settings.tokenizer
     tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, settings.vocab_size,
-                                lowercase=settings.lowercase, roles=required_special_tokens(chosen),
+                                lowercase=settings.lowercase, roles=required_special_tokens(quickstart_recipe),
                                 cjk_spacing=settings.cjk_spacing)
-    with atomic_folder(folder / TOKENIZER, overwrite=True) as place:
-        tokenizer.save(place)
+    with atomic_folder(folder / TOKENIZER, overwrite=True) as temporary:
+        tokenizer.save(temporary)
     built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True)
     return {"vocabulary": tokenizer.vocab_size, "tokens": built["tokens"], "sentences": built["sentences"],
             "unknown_rate": built["unknown_rate"]}
@@ -218,15 +218,14 @@ def _build_corpus(folder: Path) -> dict[str, Any]:
 def _pretrain(folder: Path, stages: StageState, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
     from stemma.lab.cell_runner import CellRunner
 
-    def found(told: dict[str, Any]) -> None:
-        """How long it takes is decided once, so that an interrupted run ends where it would have ended."""
-        stages.record("speed", told)
+    def record(speed: dict[str, Any]) -> None:
+        """Store the budget once, so that an interrupted run ends where it would have ended."""
+        stages.record("speed", speed)
         stages.write()
-        say(told["said"])
+        say(speed["said"])
 
-    asked = stages.config.minutes
-    training = None if "speed" in stages.results else partial(throughput.train_and_time,
-                                                                     requested_minutes=asked, record=found)
+    training = None if "speed" in stages.results else partial(
+        throughput.train_and_time, requested_minutes=stages.config.minutes, record=record)
     lab, _ = _lab(folder, stages)
     return CellRunner(lab.experiment, lab.text_split, lab.costs, show, training).train(lab.cells[0])
 
@@ -240,46 +239,48 @@ def _evaluate(folder: Path, stages: StageState, show: bool, say: Callable[[str],
     with silenced():
         lab, probes = _lab(folder, stages)
     say(f"fine-tuning from pre-trained and from random weights, {pluralize(config.seeds, 'seed')} each")
-    with silenced():  # its notes are for experiments that are read by themselves
+    with silenced():  # the lab's messages make no sense here
         work_on(lab, 1, show)
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
-    with atomic_folder(folder / "held-out", overwrite=True) as place:
+    with atomic_folder(folder / "held-out", overwrite=True) as temporary:
+        held_out_corpus = temporary / "corpus"
         with silenced():
-            build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
-        hidden = masked_accuracy.mask_held_out(Corpus.open(place / "corpus"), model.recipe, config.seed)
-    masked = masked_accuracy.baseline_scores(corpus, hidden) | {"model": masked_accuracy.model_scores(model, hidden)}
-    return {"places": int(hidden.targets.sum()), "masked": masked,
+            build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), held_out_corpus, sentences="line")
+        rows = masked_accuracy.mask_held_out(Corpus.open(held_out_corpus), model.recipe, config.seed)
+    masked = masked_accuracy.baseline_scores(corpus, rows) | {"model": masked_accuracy.model_scores(model, rows)}
+    return {"places": int(rows.targets.sum()), "masked": masked,
             "curve_baselines": masked_accuracy.validation_baselines(model.recipe, corpus, config.seed),
             "probe": {"kind": PROBE, "strength": CORRUPTED_WORDS,
                       "settings": asdict(finetune_comparison.ProbeTraining()),
-                      **finetune_comparison.learnt(lab, probes, say), "example": _example_pair(probes[0])},
+                      **finetune_comparison.classifier_accuracies(lab, probes, say),
+                      "example": _example_pair(probes[0])},
             "filled": masked_accuracy.sample_fills(model, held_out, NUM_FILLS, config.seed)}
 
 
 def _lab(folder: Path, stages: StageState) -> tuple[Lab, list[probe_task.Probe]]:
-    """The experiment in its folder, and the examples of each round; its budget is what was asked for until the speed of
-    the machine decides."""
+    """The experiment in its folder and the examples of each round. Its budget is the requested or default one until the
+    throughput is measured."""
     from stemma.lab.quickstart.finetune_comparison import experiment
     from stemma.lab.run_experiment import open_lab
 
-    wishes, counts = stages.config, probe_task.count_words(_lines(folder / TRAIN))
+    config, counts = stages.config, probe_task.count_words(_lines(folder / TRAIN))
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
-    tasks = [folder / (f"{TASK}-{number + 1}" if number else TASK) for number in range(wishes.seeds)]
-    probes = [probe_task.make_probe(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests,
+    tasks = [folder / (f"{TASK}-{index + 1}" if index else TASK) for index in range(config.seeds)]
+    probes = [probe_task.make_probe(PROBE, held_out, counts, config.seed + index, config.labels, config.tests,
                                     CORRUPTED_WORDS)
-              for number in range(wishes.seeds)]
-    for made, place in zip(probes, tasks, strict=True):
-        made.write(place)
-    minutes = stages.results["speed"]["minutes"] if "speed" in stages.results else wishes.minutes or throughput.MINUTES
-    asked = experiment(recipe(RECIPE, CHANGES), folder / RUN, folder / CORPUS, tasks, minutes, wishes.seed)
-    return open_lab(asked, folder / LAB, False), probes
+              for index in range(config.seeds)]
+    for probe, task_folder in zip(probes, tasks, strict=True):
+        probe.write(task_folder)
+    minutes = stages.results["speed"]["minutes"] if "speed" in stages.results else config.minutes or throughput.MINUTES
+    probe_experiment = experiment(recipe(RECIPE, CHANGES), folder / RUN, folder / CORPUS, tasks, minutes, config.seed)
+    return open_lab(probe_experiment, folder / LAB, False), probes
 
 
 def _example_pair(examples: probe_task.Probe) -> dict[str, str]:
-    """One sentence as written and one damaged, to show what is asked."""
-    return {name: next(text for text, label in examples.train if label == wanted)
-            for name, wanted in (("intact", probe_task.ORIGINAL), ("damaged", probe_task.CORRUPTED))}
+    """An original and a corrupted sentence for the report."""
+    return {name: next(text for text, label in examples.train if label == expected)
+            for name, expected in (("intact", probe_task.ORIGINAL), ("damaged", probe_task.CORRUPTED))}
 
 
 def _lines(path: Path) -> Sequence[str]:

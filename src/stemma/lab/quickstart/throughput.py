@@ -1,8 +1,8 @@
-"""How fast this machine reads, and for how long the quickstart trains because of it.
+"""Training throughput of this machine, and how long the quickstart trains because of it.
 
-The first seconds of the run itself are the measurement, so nothing is spent on it. A machine on which the usual
-minutes are too few tokens to get past counting neighbours trains for longer, up to MOST times the usual; whoever asks
-for a number of minutes gets that number, and is told what to expect of it.
+The first seconds of the run itself are timed. If the default minutes give too few tokens to beat the n-gram baselines,
+the quickstart trains longer, up to MAX_EXTENSION times the default. With `--minutes` it trains exactly that long and
+says what to expect.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from stemma.training.budget import Budget
 from stemma.training.pretrain import open_run
 from stemma.training.run_folder import read_run
 
-MINUTES = 4.0         # of pre-training, unless asked for
-ENOUGH_TOKENS = 2_000_000  # tokens: after so many it was better than counting (25.7% against 24.3%, 4.35 nats against
-#                            4.51)
-MAX_EXTENSION = 2.0            # times MINUTES is the longest that a slow machine is given
-WARMUP_SECONDS, TIMED_SECONDS = 2.0, 6.0  # seconds: steps that are slow because they are the first ones, and those
-#                                           that are measured
+MINUTES = 4.0  # of pre-training, by default
+# After this many tokens the model beat the n-gram baselines: 25.7% against 24.3%, 4.35 nats against 4.51.
+ENOUGH_TOKENS = 2_000_000
+MAX_EXTENSION = 2.0  # a slow machine trains for at most MAX_EXTENSION * MINUTES
+WARMUP_SECONDS, TIMED_SECONDS = 2.0, 6.0  # the first steps are slower and are not timed
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured and what follows from it."""
+    """The measured throughput and the resulting training time."""
 
     tokens_per_second: float
-    minutes: float        # for which is trained
-    said: str
+    minutes: float  # of training
+    said: str  # a sentence about both
 
     @classmethod
     def from_rate(cls, tokens_per_second: float, requested_minutes: float | None) -> Speed:
         minutes = MINUTES if requested_minutes is None else requested_minutes
         needed = ENOUGH_TOKENS / tokens_per_second / 60
-        rate = f"this machine reads about {tokens_per_second:,.0f} tokens a second"
-        within = f"{rate}: {_millions(tokens_per_second * 60 * minutes)} in {pluralize(minutes, 'minute')}"
+        throughput = f"this machine trains on about {tokens_per_second:,.0f} tokens per second"
+        expected = f"{throughput}: {_millions(tokens_per_second * 60 * minutes)} in {pluralize(minutes, 'minute')}"
         if needed <= minutes:
-            return cls(tokens_per_second, minutes, within)
-        short = f"{within}, fewer than the {ENOUGH_TOKENS / 1e6:g} million that it takes to be better than counting neighbours"
+            return cls(tokens_per_second, minutes, expected)
+        short = (f"{expected}, fewer than the {ENOUGH_TOKENS / 1e6:g} million that it takes to beat the n-gram "
+                 "baselines")
         rounded = math.ceil(needed * 4) / 4
         if requested_minutes is not None:
             return cls(tokens_per_second, minutes, f"{short}; --minutes {rounded:g} would be enough")
@@ -51,21 +51,21 @@ class Speed:
             return cls(tokens_per_second, longer, f"{short}; so it trains for {pluralize(longer, 'minute')} instead")
         return cls(tokens_per_second, longer,
                    f"{short}; it trains for {pluralize(longer, 'minute')} instead, still only "
-                   f"{_millions(tokens_per_second * 60 * longer)}: expect the model to be worse than counting "
+                   f"{_millions(tokens_per_second * 60 * longer)}: expect the model to be worse than the baselines "
                    f"(--minutes {rounded:g} would be enough)")
 
 
 def train_and_time(run: Path, show: bool, requested_minutes: float | None,
                    record: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """The run's training; after its first seconds the speed is noted and, if need be, the budget made longer."""
+    """Train the run. After the first seconds, record the throughput and extend the budget if necessary."""
     training = open_run(run, show)
     loop = training.trainer
     with loop:
-        loop.show_progress = False  # one bar is enough
+        loop.show_progress = False  # the progress bar starts when the budget is final
         loop.run_for(WARMUP_SECONDS)
         before = loop.state.tokens, loop.state.seconds
         if loop.run_for(TIMED_SECONDS):
-            before = 0, 0.0  # it is over already
+            before = 0, 0.0  # training is finished already
         speed = Speed.from_rate(tokens_per_second(loop.state.tokens - before[0], loop.state.seconds - before[1]),
                                 requested_minutes)
         loop.budget = Budget("minutes", speed.minutes)
@@ -73,12 +73,11 @@ def train_and_time(run: Path, show: bool, requested_minutes: float | None,
         record(asdict(speed))
         loop.show_progress = show
         loop.run_for()
-        told = loop.summarize()
-    return training.finish(told)
+        summary = loop.summarize()
+    return training.finish(summary)
 
 
 def tokens_per_second(tokens: int, seconds: float) -> float:
-    """Tokens a second."""
     return tokens / max(seconds, 1e-9)
 
 
