@@ -313,7 +313,6 @@ def attention_masks() -> Drawing:
         Bidirectional,
         Causal,
         ExcludeSelf,
-        PackedSequences,
         PaddingRule,
         Permutation,
         Prefix,
@@ -328,8 +327,7 @@ def attention_masks() -> Drawing:
              "SlidingWindow(2, 2)": SlidingWindow(2, 2), "Causal & SlidingWindow(2)": Causal() & SlidingWindow(2, 0),
              "Prefix(lengths)": Prefix(torch.tensor([4])), "Permutation(order)": Permutation(order),
              "Permutation & ExcludeSelf": Permutation(order) & ExcludeSelf(),
-             "PaddingRule(mask)": Bidirectional() & PaddingRule(token_mask),
-             "Causal & PackedSequences": Causal() & PackedSequences(torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]]))}
+             "PaddingRule(mask)": Bidirectional() & PaddingRule(token_mask)}
     drawing, shown = Drawing("Attention masks: each rule as a grid, queries down and keys across"), list(rules.items())
     for first in range(0, len(shown), 3):
         x, top = 0.0, drawing.height + 8
