@@ -1,7 +1,7 @@
-"""What the drawings show: training examples as `stemma inspect` prints them, and what a network of the recipe really
-attends to, read off its attention scores.
+"""The content of the figures: training examples as `stemma inspect` prints them, and attention masks of networks of the
+recipes, taken from their attention scores.
 
-The text is text.txt beside this file, and every word is one token, so that the drawings can be read.
+The text is text.txt in this folder, and every word is one token, so that the figures are readable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = ("tokenizer.kind=word", "tokenizer.vocab_size=300")
 
 @contextmanager
 def own_cache() -> Iterator[None]:
-    """Corpora of the drawings are built anew, and leave nothing behind."""
+    """A temporary cache: the corpora of the figures are always built anew."""
     before = os.environ.get("STEMMA_CACHE")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STEMMA_CACHE"] = folder
@@ -78,7 +78,8 @@ def visible(segments: int, length: int) -> list[list[list[int]]]:
     network = stemma.build("transformer-xl@tiny", vocab_size=300, changes=changes).network.train()
     state, found = None, []
     for _ in range(segments):
-        hidden = network({"encoder": Stream(torch.arange(length)[None], Causal())}, state=state, observe=True)
+        stream = Stream(torch.arange(length)[None], Causal())
+        hidden = network({"encoder": stream}, state=state, keep_attention_scores=True)
         scores = hidden.attention_scores["encoder"][0][0, 0]
         found.append((scores > torch.finfo(scores.dtype).min / 2).int().tolist())
         state = hidden.state

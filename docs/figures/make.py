@@ -55,7 +55,7 @@ def target_column(example: dict[str, Any], count: int, title: str = "target") ->
 
 
 def masked_legend(drawing: Drawing) -> None:
-    y = drawing.num_layers + 12
+    y = drawing.height + 12
     x = 0.0
     for kind, words in (("masked", "[MASK]"), ("replaced", "another token"), ("kept", "the token itself")):
         drawing.box(x, y, 14, 14, kind, 3)
@@ -124,8 +124,8 @@ def tree() -> Drawing:
 
 @figure
 def transformer() -> Drawing:
-    return two_stacks("transformer", "A sentence and its translation: the encoder sees all of the source, the decoder "
-                      "sees the source and what it has written before", LENGTH(16),
+    return two_stacks("transformer", "A sentence and its translation: the encoder attends to the whole source, the "
+                      "decoder to the source and to earlier target tokens", LENGTH(16),
                       corpus=(HERE / "source.txt", HERE / "target.txt"))
 
 
@@ -148,7 +148,7 @@ def gpt3() -> Drawing:
     example = found["examples"][0]
     layers = attention("gpt3@tiny", "network.attention.windows=[0,4]", length=12)["encoder"]
     drawing = Drawing("GPT: every position predicts the next token from those before it; in GPT-3 every other layer "
-                      "sees a window only")
+                      "attends to a window only")
     drawing.table([numbers(12), Column("input", example["input"]), target_column(example, 12),
                    Mask("GPT, GPT-2", layers[0]), Mask("GPT-3, every other layer", layers[1])])
     return drawing
@@ -159,8 +159,8 @@ def modernbert() -> Drawing:
     found = inspect("modernbert@tiny", LENGTH(12), seed=7)
     example = found["examples"][0]
     layers = attention("modernbert@tiny", "network.attention.windows=[0,2]", length=12)["encoder"]
-    drawing = Drawing("ModernBERT: 30% of the tokens are masked; every third layer is global, the others see a window "
-                      "on both sides")
+    drawing = Drawing("ModernBERT: 30% of the tokens are masked; every third layer is global, the others attend to a "
+                      "window on both sides")
     drawing.table([numbers(12), input_column(example, found["mask"]), target_column(example, 12),
                    Mask("global layers", layers[0]), Mask("local layers", layers[1])])
     masked_legend(drawing)
@@ -174,7 +174,8 @@ def xlnet() -> Drawing:
     order, targets = example["order"], [target["position"] for target in example["targets"]]
     count = len(order)
     text = {at for start, stop in example["words"] for at in range(start, stop)}
-    drawing = Drawing("XLNet: targets are predicted in a random order; the second stream sees what comes earlier in it")
+    drawing = Drawing("XLNet: targets are predicted in a random order; the query stream attends to what is earlier in "
+                      "it")
     shown = [str(order[at]) if at in targets or at not in text else "" for at in range(count)]
     queries: list[list[int] | None] = [None] * count
     for at, row in zip(targets, example["query_visibility"], strict=True):
@@ -223,7 +224,7 @@ def t5() -> Drawing:
 def prefix_lm() -> Drawing:
     found = inspect("prefix-lm@tiny", LENGTH(12), seed=3)
     example = found["examples"][0]
-    drawing = Drawing("Prefix LM: the prefix sees itself in full, the rest is causal")
+    drawing = Drawing("Prefix LM: bidirectional attention over the prefix, causal attention after it")
     drawing.table([numbers(12), Column("input", example["input"],
                                        dict.fromkeys(range(example["prefix"]), "kept")),
                    target_column(example, 12), Mask("attends to", example["visibility"])])
@@ -245,7 +246,7 @@ def unilm() -> Drawing:
             break
     drawing = Drawing("UniLM: one network and one cloze task under four attention masks")
     for pair in (("masked_lm", "sequence_to_sequence"), ("left_to_right", "right_to_left")):
-        x, top = 0.0, drawing.num_layers + 8
+        x, top = 0.0, drawing.height + 8
         for name in pair:
             example, mask = found[name]
             x = drawing.table([input_column(example, mask), Mask(names[name], example["visibility"])], x, top) + GAP
@@ -305,14 +306,13 @@ def packings() -> Drawing:
 
 @figure
 def attention_masks() -> Drawing:
-    """Every rule of visibility as the grid that it compiles to."""
+    """Every attention-mask rule as the grid that it compiles to."""
     import torch
 
     from stemma.visibility import (
         Bidirectional,
         Causal,
         ExcludeSelf,
-        PackedSequences,
         PaddingRule,
         Permutation,
         Prefix,
@@ -321,16 +321,16 @@ def attention_masks() -> Drawing:
     )
 
     size, order = 8, torch.tensor([[0, 3, 0, 1, 0, 2, 0, 0]])
-    real = torch.tensor([[True] * 6 + [False] * 2])
-    rules = {"Full()": Bidirectional(), "Causal()": Causal(), "Later(lengths)": ReverseCausal(torch.tensor([size])),
-             "Window(2, 2)": SlidingWindow(2, 2), "Causal() & Window(2, 0)": Causal() & SlidingWindow(2, 0),
-             "Prefix(lengths)": Prefix(torch.tensor([4])), "Permuted(order)": Permutation(order),
-             "Permuted & Others()": Permutation(order) & ExcludeSelf(),
-             "Padded(real)": Bidirectional() & PaddingRule(real),
-             "Causal & Packed(texts)": Causal() & PackedSequences(torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]]))}
+    token_mask = torch.tensor([[True] * 6 + [False] * 2])
+    rules = {"Bidirectional()": Bidirectional(), "Causal()": Causal(),
+             "ReverseCausal(lengths)": ReverseCausal(torch.tensor([size])),
+             "SlidingWindow(2, 2)": SlidingWindow(2, 2), "Causal & SlidingWindow(2)": Causal() & SlidingWindow(2, 0),
+             "Prefix(lengths)": Prefix(torch.tensor([4])), "Permutation(order)": Permutation(order),
+             "Permutation & ExcludeSelf": Permutation(order) & ExcludeSelf(),
+             "PaddingRule(mask)": Bidirectional() & PaddingRule(token_mask)}
     drawing, shown = Drawing("Attention masks: each rule as a grid, queries down and keys across"), list(rules.items())
     for first in range(0, len(shown), 3):
-        x, top = 0.0, drawing.num_layers + 8
+        x, top = 0.0, drawing.height + 8
         for title, rule in shown[first:first + 3]:
             drawing.table([Mask(title, rule.grid(size).int().tolist())], x, top)
             x += 13 * CELL

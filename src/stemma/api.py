@@ -1,11 +1,11 @@
-"""Stemma in a notebook: a model with methods, and the verbs that take files on the command line as functions.
+"""The Python API: a model with methods, and a function for each command that takes files.
 
     model = stemma.load("run")
     model.fill("the [MASK] of the list")
     model.generate("Once upon a time", tokens=40, seed=1)[0].text
 
-Each method and function calls what the verb of its name calls. None of them changes the model, so that any number of
-threads may use one.
+Each method and function calls the same code as the command of its name. None of them changes the model, so several
+threads may share one.
 """
 
 from __future__ import annotations
@@ -32,70 +32,70 @@ PredictRows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
 
 
 class InferenceModel(_model.Model):
-    """A model ready to be asked. `recipe`, `tokenizer` and `network` are its parts; `hidden` and `logits` are tensors;
-    the other methods take and give text."""
+    """A model for inference: `recipe`, `tokenizer` and `network`. `hidden` and `logits` return tensors; the methods
+    below work on text."""
 
     def fill(self, text: str, top: int = 5) -> list[dict[str, Any]]:
-        """For each [MASK] of the text, the likeliest tokens with their probabilities."""
+        """For each [MASK] of the text, the most probable tokens with their probabilities."""
         from stemma.generation.fill import fill
 
         return fill(self, text, top)
 
     def generate(self, prompts: str | Sequence[str | Sequence[int]], **options: Any) -> list[Completion]:
-        """What follows each prompt. `options`: tokens, greedy, temperature, top_k, top_p, beams, completions, seed and
-        the others of `stemma.generation.options.Options`."""
+        """Completions of each prompt. `options`: tokens, greedy, temperature, top_k, top_p, beams, completions, seed
+        and the other fields of `stemma.generation.options.GenerationOptions`."""
         from stemma.generation.generate import generate
 
         return generate(self, prompts, **options)
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[str]:
-        """What follows one prompt, piece by piece while it is written; `options` as for `generate`."""
+        """The completion of one prompt, as an iterator over pieces of text; `options` as for `generate`."""
         from stemma.generation.generate import stream
 
         return stream(self, prompt, **options)
 
     def embed(self, texts: str | Sequence[str], pooling: str = "mean", normalize: bool = False,
               inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
-        """(texts, width): one vector for each text, its mean over the tokens or that of its first position. `inputs`:
-        what the network reads besides tokens, by name a list with an array for each text, (its tokens, ...)."""
+        """(texts, width): one vector for each text, the mean over its tokens or the vector of its first position.
+        `inputs`: the other inputs of the network, by name a list with an array (tokens, ...) for each text."""
         from stemma.tasks.embed import embed
 
         return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize, inputs=inputs)
 
     def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[ContinuationScore]:
-        """How probable each text is after another: its log-probability in nats, and whether greedy decoding would
-        write it. Without `after`, at the beginning of a text."""
+        """The log-probability (in nats) of each text after another, and whether greedy decoding generates it. Without
+        `after`, as the beginning of a text."""
         from stemma.evaluation.likelihood import score_continuations
 
-        asked = [texts] if isinstance(texts, str) else list(texts)
-        contexts = [after] * len(asked) if isinstance(after, str) else list(after)
-        return score_continuations(self, contexts, asked)
+        continuations = [texts] if isinstance(texts, str) else list(texts)
+        contexts = [after] * len(continuations) if isinstance(after, str) else list(after)
+        return score_continuations(self, contexts, continuations)
 
     def predict(self, rows: PredictRows, task: str | None = None) -> list[dict[str, Any]]:
-        """What a fine-tuned model says of each row: a text, or a dictionary with the columns of a table."""
+        """The predictions of a fine-tuned model. A row is a text, or a dictionary with the columns of a table."""
         from stemma.tasks.predict import predict
 
         return predict(self, rows, task)
 
     def translate(self, lines: str | Sequence[str], **choices: Any) -> list[TranslationResult]:
-        """A translation of each line. `choices` are the fields of `stemma.generation.options.TranslateOptions`."""
+        """A translation of each line. `choices` are the fields of `stemma.generation.options.TranslationOptions`."""
         from stemma.generation.translate import translate
 
         return translate(self, lines, **choices)
 
 
 def load(name_or_path: str | Path, device: str | None = None) -> InferenceModel:
-    """A model from a run folder, its model/, a Hugging Face folder, or (with the extra `hub`) a hub id; in eval mode
-    and fp32. `device`: cpu, cuda, cuda:N, mps, or auto (the default): CUDA if there is any."""
+    """Load a model from a run folder, its model/, a Hugging Face folder, or (with the extra `hub`) a hub id, in eval
+    mode and fp32. `device`: cpu, cuda, cuda:N, mps, or auto (the default): CUDA if available."""
     return _as_inference_model(_load.open_model(name_or_path, choose_device(device)))
 
 
 def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = (),
           device: str = "cpu") -> InferenceModel:
-    """A model of a recipe with random weights. `vocab_size` None is the published one. Draws from torch's global
-    generator: seed that for fixed weights."""
+    """A model of a recipe with random weights. `vocab_size` None: the published one. Weights come from torch's global
+    random generator: seed it for reproducible weights."""
     model = _as_inference_model(_build.build(name, vocab_size, changes))
-    if not any(parameter.is_meta for parameter in model.network.parameters()):  # a network that is only counted
+    if not any(parameter.is_meta for parameter in model.network.parameters()):  # meta: only shapes, nothing to move
         model.network.to(choose_device(device))
     return model
 
@@ -105,17 +105,17 @@ def _as_inference_model(model: _model.Model) -> InferenceModel:
 
 
 def as_model(model: _model.Model | str | Path) -> _model.Model:
-    """A model, or what lies in its folder."""
+    """The model itself, or the model in this folder."""
     return model if isinstance(model, _model.Model) else load(model)
 
 
 def predict(model: _model.Model | str | Path, rows: PredictRows, task: str | None = None) -> list[dict[str, Any]]:
-    """What a fine-tuned model says of each row, in order: what `stemma predict` prints.
+    """The predictions of a fine-tuned model, in order: what `stemma predict` prints.
 
         stemma.predict("tuned", ["a good film", "a dull one"])[0]["label"]
         stemma.predict("tuned", pathlib.Path("reviews.tsv"))
 
-    A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read as the verb reads it.
+    A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read as by the command.
     """
     from stemma.tasks.predict import predict
 
@@ -137,7 +137,7 @@ def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[st
                stride: int | None = None, memory: int | None = None, by_document: bool = False,
                documents: str = "blank", field: str = "text", encoding: str = "utf-8",
                errors: str = "strict") -> dict[str, Any]:
-    """How well a language model predicts files of text: what `stemma perplexity --json` prints.
+    """Perplexity of a language model on text files: what `stemma perplexity --json` prints.
 
         stemma.perplexity("run", "held-out.txt", stride=64)["bits_per_byte"]
     """
@@ -149,24 +149,23 @@ def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[st
 
 
 def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None,
-             file_format: str | None = None,
-             columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (), encoding: str = "utf-8",
-             errors: str = "strict") -> dict[str, Any]:
-    """How good a fine-tuned model is on a file with gold answers: what `stemma evaluate --json` prints, and under
-    "predictions" each example with what the model said of it.
+             file_format: str | None = None, columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (),
+             encoding: str = "utf-8", errors: str = "strict") -> dict[str, Any]:
+    """Evaluate a fine-tuned model on a file with gold answers: what `stemma evaluate --json` prints, and under
+    "predictions" each example with its prediction.
 
         stemma.evaluate("tuned", "test.tsv")["metrics"]["test"]["accuracy"]
     """
-    from stemma.evaluation.evaluate import EvalFile
-    from stemma.evaluation.evaluate import evaluate as judge
+    from stemma.evaluation.evaluate import EvalFile, evaluate
 
-    asked = as_model(model)
-    found, rows = judge(asked, asked.task_config(task), EvalFile(data, file_format, columns, encoding, errors), metrics)
-    return {**found, "predictions": rows}
+    loaded = as_model(model)
+    file = EvalFile(data, file_format, columns, encoding, errors)
+    result, predictions = evaluate(loaded, loaded.task_config(task), file, metrics)
+    return {**result, "predictions": predictions}
 
 
 def cloze(model: _model.Model | str | Path, path: str | Path, **options: Any) -> dict[str, Any]:
-    """Whether a model knows the missing word (LAMBADA, Children's Book Test): what `stemma cloze --json` prints.
+    """Cloze accuracy of a model (LAMBADA, Children's Book Test): what `stemma cloze --json` prints.
 
         stemma.cloze("run", "lambada_test.jsonl", limit=500)["accuracy"]
     """
@@ -177,7 +176,7 @@ def cloze(model: _model.Model | str | Path, path: str | Path, **options: Any) ->
 
 def prompt(model: _model.Model | str | Path, template: str | Path, data: str | Path, *,
            examples: str | Path | None = None, **options: Any) -> dict[str, Any]:
-    """Classify, choose or answer by prompting: what `stemma prompt --json` prints, and the answers.
+    """Classify, choose or answer by prompting: what `stemma prompt --json` prints, and the predictions.
 
         stemma.prompt("run", "sentiment.toml", "dev.tsv", shots=4, examples="train.tsv")["accuracy"]
     """
@@ -185,19 +184,19 @@ def prompt(model: _model.Model | str | Path, template: str | Path, data: str | P
     from stemma.tasks.prompt_template import load_template, render_examples
     from stemma.text.tables import read_table
 
-    shape = load_template(Path(template))
-    rows, pool = (None if file is None else render_examples(shape, read_table(file, shape.columns or None))
+    parsed = load_template(Path(template))
+    rows, pool = (None if file is None else render_examples(parsed, read_table(file, parsed.columns or None))
                   for file in (data, examples))
     assert rows is not None
-    found, answers = run_few_shot(as_model(model), shape, rows, pool, **options)
-    return {**found, "predictions": answers}
+    result, predictions = run_few_shot(as_model(model), parsed, rows, pool, **options)
+    return {**result, "predictions": predictions}
 
 
 def finetune(task: str, model: str | Path, train: str | Path, dev: str | Path, out: str | Path, *,
              test: str | Path | None = None, columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (),
              changes: Sequence[str] = (), **options: Any) -> dict[str, Any]:
-    """Teach a model a task from examples: what `stemma finetune TASK --json` prints. `task` is a kind (classify, pair,
-    regress, choice, qa, tag, rank) or a data set; for pairs of texts (seq2seq) see `stemma.tasks.seq2seq.finetune`.
+    """Fine-tune a model on a task: what `stemma finetune TASK --json` prints. `task` is a kind (classify, pair,
+    regress, choice, qa, tag, rank) or a data set.
 
         stemma.finetune("classify", "run", "train.tsv", "dev.tsv", "tuned", epochs=3)["metrics"]["dev"]["accuracy"]
     """
@@ -207,5 +206,5 @@ def finetune(task: str, model: str | Path, train: str | Path, dev: str | Path, o
     return finetune(TaskArguments(task, files, columns, metrics), model, out, changes=changes, **options)
 
 
-def _as_paths(given: str | Path | Sequence[str]) -> list[str]:
-    return [str(given)] if isinstance(given, str | Path) else [str(path) for path in given]
+def _as_paths(paths: str | Path | Sequence[str]) -> list[str]:
+    return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]

@@ -1,8 +1,8 @@
-"""All that the author of a plug-in needs, under one roof:
+"""Everything that a plug-in imports:
 
     from stemma.extend import Objective, Settings, register
 
-docs/how-to/extending.md shows a plug-in of each kind. A name is imported when it is first asked for.
+docs/how-to/extending.md has a plug-in of each kind. A name is imported at its first use.
 """
 
 from __future__ import annotations
@@ -10,24 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "LM_HEAD", "AttentionSettings", "Batch", "Body", "BodySettings", "Callback", "CallbackSettings", "TaskConfig",
-    "ClassHead", "ClassificationTask", "LayerContext", "Count", "Seq2SeqObjective", "Seq2SeqObjectiveSettings",
-    "Draft", "Initializer", "Example",
-    "Family", "FeedForwardKind", "SelfAttention", "FusionKind", "HeadTask", "NetworkOutput", "InputSettings",
-    "EncodedExample",
-    "TaskObjective", "StepMetrics", "Linear", "LookupEmbedding", "Method", "MethodSettings", "MethodSetup", "Metric",
-    "Natural", "Requirements", "Network", "NetworkSettings", "NextTokenObjective", "NormKind", "Objective",
-    "ObjectiveSettings",
-    "OptimizerSettings", "PackingSettings", "Passage", "RowSpans", "TokenClassification", "SchedulePoint", "Pooler",
-    "PositionScheme",
-    "PositionSettings", "Positive", "Probability", "ErrorCollector", "RNG", "ReaderKind", "ReaderOptions",
-    "FileReader", "ReportTable", "EncodedSequence", "RowClassification", "InputEncoder", "ScheduleSettings",
-    "LossOutput", "Settings",
-    "OpenFraction", "Stack", "StackInput", "StackOutput", "Target", "TaskKind", "TaskOptions", "TextExample",
-    "TextTask",
-    "LMHeadSpec", "UserError", "GenerationCapability", "mean_metric", "choose_tokens", "choose_units",
-    "default_initializer", "output_initializer",
-    "register", "replace_tokens", "safe_divide", "ratio_metric", "whole_document", "split_windows"]
+    "LM_HEAD", "RNG", "AttentionSettings", "Batch", "Body", "BodySettings", "Callback", "CallbackSettings",
+    "ClassHead", "ClassificationTask", "Count", "Draft", "EncodedExample", "EncodedSequence", "ErrorCollector",
+    "Example", "Family", "FeedForwardKind", "FileReader", "FusionKind", "GenerationCapability", "HeadTask",
+    "Initializer", "InputEncoder", "InputSettings", "LMHeadSpec", "LayerContext", "Linear", "LookupEmbedding",
+    "LossOutput", "Method", "MethodSettings", "MethodSetup", "Metric", "Natural", "Network", "NetworkOutput",
+    "NetworkSettings", "NextTokenObjective", "NormKind", "Objective", "ObjectiveSettings", "OpenFraction",
+    "OptimizerSettings", "PackingSettings", "Passage", "Pooler", "PositionScheme", "PositionSettings", "Positive",
+    "Probability", "ReaderKind", "ReaderOptions", "ReportTable", "Requirements", "RowClassification", "RowSpans",
+    "SchedulePoint", "ScheduleSettings", "SelfAttention", "Seq2SeqObjective", "Seq2SeqObjectiveSettings", "Settings",
+    "Stack", "StackInput", "StackOutput", "StepMetrics", "Target", "TaskConfig", "TaskKind", "TaskObjective",
+    "TaskOptions", "TextExample", "TextTask", "TokenClassification", "UserError", "choose_tokens", "choose_units",
+    "default_initializer", "mean_metric", "output_initializer", "ratio_metric", "register", "replace_tokens",
+    "safe_divide", "split_windows", "whole_document",
+]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",

@@ -1,4 +1,4 @@
-"""A model in the hand: its recipe, its tokenizer and its network, ready to be asked."""
+"""A model: its recipe, its tokenizer and its network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stemma.task_config import TaskConfig
 from stemma.text.tokenizer import Tokenizer
 from stemma.visibility import Bidirectional, Causal, PaddingRule, Visibility
 
-DISCRIMINATOR_HEAD = "replaced_token"  # the head that tells originals from replacements
+DISCRIMINATOR_HEAD = "replaced_token"  # ELECTRA's head: is a token original or replaced?
 
 
 @dataclass(repr=False)
@@ -28,8 +28,8 @@ class Model:
     recipe: Recipe
     tokenizer: Tokenizer | None
     network: Network
-    load_warnings: list[str] = field(default_factory=list)  # what a reader of the folder should know
-    task_configs: dict[str, TaskConfig] = field(default_factory=dict)  # the tasks it was fine-tuned for
+    load_warnings: list[str] = field(default_factory=list)  # what the user of the folder should know
+    task_configs: dict[str, TaskConfig] = field(default_factory=dict)  # of the tasks it is fine-tuned for
 
     def __repr__(self) -> str:
         vocabulary = f"{self.network.vocab_size:,} tokens" + ("" if self.tokenizer is not None else ", no tokenizer")
@@ -41,50 +41,49 @@ class Model:
         return next(self.network.parameters()).device
 
     def in_eval_mode(self) -> Model:
-        """This model over its network in eval mode. A network in training stays in training: what is given back reads
-        the same parameters."""
+        """This model with its network in eval mode. The mode of the original network does not change; both share their
+        parameters."""
         network = eval_view(self.network)
         return self if network is self.network else replace(self, network=network)
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether it reads one text with an encoder and writes another with a decoder."""
+        """Whether it has an encoder and a decoder."""
         return "decoder" in self.network.parts
 
     @property
     def visibility(self) -> Visibility:
-        """How the model reads: up to each place, if it never learned anything else; otherwise all of the text."""
-        visibilities = {task.attention_mask_kind for task in self.recipe.settings.objective.values()}
-        return Causal() if visibilities == {"causal"} else Bidirectional()
+        """The attention mask of its inputs: causal if every objective is causal, otherwise bidirectional."""
+        kinds = {task.attention_mask_kind for task in self.recipe.settings.objective.values()}
+        return Causal() if kinds == {"causal"} else Bidirectional()
 
     @property
     def document_separator_id(self) -> int | None:
-        """The token that stands between two texts: what a new one begins after, and what ends one."""
+        """The token between two texts: a new text begins after it, and it ends a text."""
         if self.tokenizer is None:
             return None
         separator = self.tokenizer.document_separator_id(self.recipe.settings.corpus.boundary)
         return self.tokenizer.special_token_ids.get("begin") if separator is None else separator
 
     def encoder_stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-                  token_type_ids: Tensor | None = None, inputs: Inputs | None = None) -> Stream:
-        """What the network reads: the ids with their mask and positions, on the model's device. `inputs`: what it reads
-        besides, (B, L, ...) by the name of [network.inputs.NAME]."""
+                       token_type_ids: Tensor | None = None, inputs: Inputs | None = None) -> Stream:
+        """The encoder input: token ids with attention mask and positions, on the model's device. `inputs`: the other
+        inputs of the network, (B, L, ...) by the name of [network.inputs.NAME]."""
         visibility = self.visibility
         if attention_mask is not None and not bool(attention_mask.all()):
             visibility = visibility & PaddingRule(attention_mask.bool())
         self._check_input_ids(input_ids, token_type_ids)
-        position, positions = self.recipe.settings.network.position, None
+        position, position_ids = self.recipe.settings.network.position, None
         if attention_mask is not None and position.skips_padding:
-            non_pad = attention_mask.long()  # padding stands right before the first position, if there is a row for it
-            positions = (non_pad.cumsum(1) * non_pad - 1).clamp(min=-getattr(position, "offset", 0))
+            non_pad = attention_mask.long()  # padding has position -1, if the embedding has a row for it (RoBERTa)
+            position_ids = (non_pad.cumsum(1) * non_pad - 1).clamp(min=-getattr(position, "offset", 0))
         rows, length = input_ids.shape
-        beside = checked_inputs(inputs, self.recipe.settings.network.inputs, rows, length, self.recipe.label)
-        return Stream(input_ids=input_ids, attention_mask=visibility, position_ids=positions,
-                      segment_ids=token_type_ids,
-                      inputs=beside).to(self.device)
+        extra_inputs = checked_inputs(inputs, self.recipe.settings.network.inputs, rows, length, self.recipe.label)
+        return Stream(input_ids=input_ids, attention_mask=visibility, position_ids=position_ids,
+                      segment_ids=token_type_ids, inputs=extra_inputs).to(self.device)
 
     def _check_input_ids(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
-        """What would only be an index out of range further down."""
+        """Refuse ids that would be an index error inside the network."""
         settings = self.recipe.settings.network
         limit = settings.max_length
         if limit is not None and input_ids.shape[1] > limit:
@@ -99,8 +98,8 @@ class Model:
                             f"segment{'s' if segments > 1 else ''}, counted from 0.")
 
     def streams(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-                   decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> dict[str, Stream]:
-        """What each part of the network reads; `inputs` are the encoder's."""
+                decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> dict[str, Stream]:
+        """The input of each part of the network; `inputs` go to the encoder."""
         streams = {"encoder": self.encoder_stream(input_ids, attention_mask, token_type_ids, inputs)}
         if not self.is_encoder_decoder:
             if decoder_input_ids is not None:
@@ -108,27 +107,27 @@ class Model:
                                 "them out.")
             return streams
         if decoder_input_ids is None:
-            raise UserError(f"{self.recipe.label} writes with its decoder, which needs decoder_input_ids: what it has "
-                            f"written so far, after {self.recipe.settings.corpus.decoder_start}.")
+            raise UserError(f"{self.recipe.label} has a decoder, which needs decoder_input_ids: the target tokens so "
+                            f"far, after {self.recipe.settings.corpus.decoder_start}.")
         self._check_input_ids(decoder_input_ids, None)
         return {**streams, "decoder": Stream(decoder_input_ids, Causal()).to(self.device)}
 
     def task_streams(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-                          token_type_ids: Tensor | None = None, stack: str = ENCODER) -> dict[str, Stream]:
-        """What each part reads where this stack answers a task: a decoder the same text, shifted right by one position
-        behind its start token, so that its last hidden state has seen all of the text."""
+                     token_type_ids: Tensor | None = None, stack: str = ENCODER) -> dict[str, Stream]:
+        """The inputs for a task whose head reads this stack. A decoder gets the same text, shifted right by one after
+        its start token, so that its last hidden state depends on the whole text."""
         streams = {ENCODER: self.encoder_stream(input_ids, attention_mask, token_type_ids)}
         if stack == DECODER:
             shifted = input_ids.roll(1, dims=1)
             shifted[:, 0] = self.require_tokenizer().special_id(self.recipe.settings.corpus.decoder_start)
-            streams[DECODER] = Stream(shifted, Causal()).to(self.device)  # padding comes last, where nobody sees it
+            streams[DECODER] = Stream(shifted, Causal()).to(self.device)  # padding is last: the causal mask hides it
         return streams
 
     @torch.no_grad()
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> Tensor:
-        """(B, L, width) of the last layer; of the decoder's, if there is one. `inputs`: an array for each of the
-        network's inputs that the text has, (B, L, ...) by name."""
+        """The last hidden state (B, L, width), of the decoder if there is one. `inputs`: arrays (B, L, ...) for the
+        other inputs of the network, by name."""
         streams = self.streams(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         return self.network(streams)["decoder" if self.is_encoder_decoder else "encoder"]
 
@@ -136,8 +135,8 @@ class Model:
     def attention_scores(self, input_ids: Tensor, attention_mask: Tensor | None = None,
                          token_type_ids: Tensor | None = None, decoder_input_ids: Tensor | None = None,
                          inputs: Inputs | None = None) -> dict[str, list[Tensor]]:
-        """The scores before the softmax, (B, heads, Q, K) of every layer, -inf where a position is not seen: of the
-        "encoder", and with a decoder of the "decoder" to its own text and "cross" to the encoder's output."""
+        """Attention scores before the softmax: (B, heads, Q, K) of every layer, -inf where masked. Keys: "encoder", and
+        with a decoder "decoder" (self-attention) and "cross"."""
         network = self.recipe.settings.network
         if "scores" not in network.supported_features(self.network.last_part):
             kind = f"attention of kind {network.attention.kind}" if network.depth.uses_attention else \
@@ -150,41 +149,41 @@ class Model:
 
     def attentions(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                    decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> dict[str, list[Tensor]]:
-        """What every head attends to: the probabilities, (B, heads, Q, K) of every layer, by part as in
-        `attention_scores`. A position that sees nothing (padding) has none."""
+        """Attention probabilities: (B, heads, Q, K) of every layer, by part as in `attention_scores`. They are 0 at
+        positions that attend to nothing (padding)."""
         scores = self.attention_scores(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         return {part: [layer.softmax(-1).nan_to_num(0.0) for layer in layers] for part, layers in scores.items()}
 
     @torch.no_grad()
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> Tensor:
-        """(B, L, vocabulary): the pre-training head's guess at every place; (B, L) of a head that judges tokens: above
-        0 where it takes one for a replacement."""
+        """Logits of the language-model head, (B, L, vocabulary); of a discriminator (B, L), above 0 where it takes a
+        token for a replacement."""
         hidden = self.hidden(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         return self.network.heads[DISCRIMINATOR_HEAD](hidden) if self.is_discriminator else self.lm_head()(hidden)
 
     @property
     def is_discriminator(self) -> bool:
-        """Whether it says of tokens if they are the original, and does not guess them."""
+        """Whether it detects replaced tokens and has no language-model head."""
         return DISCRIMINATOR_HEAD in self.network.heads and "vocabulary" not in self.network.heads
 
     def lm_head(self) -> ScoringHead:
         if self.is_discriminator:
-            raise UserError(f"this {self.recipe.title} model judges tokens and does not guess them; its generator "
+            raise UserError(f"this {self.recipe.title} model judges tokens and does not predict them; its generator "
                             "does: give the folder generator/ below the model's.")
         if "vocabulary" not in self.network.heads:
-            raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot guess tokens; "
+            raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot predict tokens; "
                             "load a checkpoint that kept it (such as ...ForMaskedLM or ...LMHeadModel).")
         return self.network.head("vocabulary")
 
     @property
     def usable_tasks(self) -> dict[str, TaskConfig]:
-        """The tasks whose heads are there: config.json may name a class whose own weights were never saved."""
-        return {name: card for name, card in self.task_configs.items() if card.heads.keys()
-                <= self.network.head_specs.keys()}
+        """The tasks whose heads have weights: config.json may name a class whose head was never saved."""
+        return {name: task_config for name, task_config in self.task_configs.items()
+                if task_config.heads.keys() <= self.network.head_specs.keys()}
 
     def task_config(self, name: str | None = None) -> TaskConfig:
-        """The task to be answered: the one of this name, or the only one."""
+        """The task of this name, or the only one."""
         if not self.task_configs:
             raise UserError(f"this {self.recipe.title} model answers no task; teach it one with `stemma finetune`.")
         if name is None and len(self.task_configs) > 1:
@@ -195,8 +194,8 @@ class Model:
             raise UserError(f'this model has no task "{task}"; it answers {", ".join(self.task_configs)}.'
                             f"{did_you_mean(task, self.task_configs)}")
         if task not in self.usable_tasks:
-            raise UserError(f"the weights of the head that answers (kind {self.task_configs[task].kind}) are not in this "
-                            "model's folder; take a checkpoint that has them, or teach it with `stemma finetune`.")
+            raise UserError(f"the weights of the head that answers (kind {self.task_configs[task].kind}) are not in "
+                            "this model's folder; take a checkpoint that has them, or teach it with `stemma finetune`.")
         return self.task_configs[task]
 
     def parameter_count(self, heads: bool = True) -> int:

@@ -1,7 +1,7 @@
-"""What a fine-tuned model answers, as plain data beside its weights: one card a task.
+"""The task configs of a fine-tuned model: what inference needs, stored in `tasks.json`.
 
-Hugging Face keeps the labels of one task in config.json. A model here may answer several tasks and must know more: how
-long its inputs were, by which templates they were laid out, which head answers. All of it stands in `tasks.json`.
+Hugging Face stores the labels of one task in config.json. A model here may have several tasks, and each needs more:
+input templates, maximum length, heads.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from stemma.network.heads import HeadSpec
 from stemma.schema.task_options import TaskOptions, parse_task_options
 
 FILE = "tasks.json"
-DEFAULT_TASK = "task"  # the name of a task that is the only one of its model
+DEFAULT_TASK = "task"  # the name of the task of a single-task model
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    name: str  # of the task, and of the head that answers it
+    name: str  # of the task and of its head
     kind: str  # a registered kind of task
-    labels: tuple[str, ...]  # the classes in order; empty where answers are no classes
+    labels: tuple[str, ...]  # the classes in order; empty if the task has none
     heads: Mapping[str, HeadSpec]
-    single: str  # the templates by which inputs are laid out
-    pair: str
-    longest: int  # places of a row
-    metrics: tuple[str, ...]  # the first one decides
-    values: TaskOptions  # what else its learner must know: the settings of its kind
-    more: tuple[str, ...] = ()  # templates of three texts, of four, ..., where its kind has as many
+    single: str  # the template of one text
+    pair: str  # and of two texts
+    longest: int  # maximum sequence length
+    metrics: tuple[str, ...]  # the first one selects checkpoints
+    values: TaskOptions  # the options of its kind
+    more: tuple[str, ...] = ()  # the templates of three texts, of four, ..., if the kind has as many
 
     def to_json(self) -> dict[str, Any]:
         specs = {name: {"kind": type(spec).__name__, **vars(spec)} for name, spec in self.heads.items()}
@@ -45,18 +45,19 @@ class TaskConfig:
         specs = {name: registry.get("head", spec["kind"]).build(**{key: value for key, value in spec.items()
                                                                    if key != "kind"})
                  for name, spec in stored["heads"].items()}
-        known = {item.name: stored[item.name] for item in fields(cls) if item.name != "more"}
+        values = {item.name: stored[item.name] for item in fields(cls) if item.name != "more"}
         lists = {key: tuple(stored.get(key, ()) if key == "more" else stored[key])
                  for key in ("labels", "metrics", "more")}
-        return cls(**{**known, **lists, "heads": specs, "values": parse_task_options(stored["kind"], stored["values"])})
+        options = parse_task_options(stored["kind"], stored["values"])
+        return cls(**{**values, **lists, "heads": specs, "values": options})
 
 
 def registered_parts(task_configs: Iterable[TaskConfig]) -> list[registry.RegistryEntry]:
-    """The registered parts that these tasks need: their kinds, and the heads that answer."""
+    """The registered parts that these tasks use: their kinds and their heads."""
     parts = []
-    for card in task_configs:
-        heads = (registry.find("head", type(spec).__name__) for spec in card.heads.values())
-        parts += [registry.get("task", card.kind), *(head for head in heads if head is not None)]
+    for task_config in task_configs:
+        heads = (registry.find("head", type(spec).__name__) for spec in task_config.heads.values())
+        parts += [registry.get("task", task_config.kind), *(head for head in heads if head is not None)]
     return parts
 
 
@@ -66,15 +67,15 @@ def task_stack(task_config: TaskConfig) -> str:
 
 
 def write_task_configs(folder: Path, task_configs: Mapping[str, TaskConfig]) -> None:
-    stored = {name: card.to_json() for name, card in task_configs.items()}
+    stored = {name: task_config.to_json() for name, task_config in task_configs.items()}
     (folder / FILE).write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_task_configs(folder: Path) -> dict[str, TaskConfig]:
-    """The cards of a model; none where it was never fine-tuned."""
+    """The task configs of a model folder; none if it is not fine-tuned."""
     file = folder / FILE
     if not file.is_file():
         return {}
     advice = "save the model again from its run."
     with explain_damage(file, advice):
-        return {name: TaskConfig.from_json(card) for name, card in read_object(file, advice).items()}
+        return {name: TaskConfig.from_json(stored) for name, stored in read_object(file, advice).items()}
