@@ -24,9 +24,9 @@ class Reverse(Objective):
     def make_targets(self, draft, rng):
         selected = choose_tokens(draft, self.settings.rate, rng)
         draft.add_token_targets(LM_HEAD, at=selected, labels=draft.original_ids)
-        input_ids = draft.input_ids.copy()
-        input_ids[:, 1:][selected[:, 1:]] = draft.original_ids[:, :-1][selected[:, 1:]]
-        draft.input_ids = input_ids
+        ids = draft.input_ids.copy()
+        ids[:, 1:][selected[:, 1:]] = draft.original_ids[:, :-1][selected[:, 1:]]
+        draft.input_ids = ids
 
     def loss(self, network, output, batch):
         target = batch.token_targets[LM_HEAD]
