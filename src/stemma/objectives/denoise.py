@@ -14,7 +14,7 @@ import numpy as np
 
 from stemma.corpus.seq2seq_rows import PaddedRows
 from stemma.objectives.masking import stochastic_round
-from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, rows_as_is, set_seq2seq_rows
+from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, set_seq2seq_rows, unchanged_rows
 from stemma.registry import register
 from stemma.schema.base import BelowOne, Conflict, ConflictKey, Probability
 from stemma.schema.objective import GapPrompt, GenerationCapability, MeanSpan
@@ -73,7 +73,8 @@ class Denoise(Seq2SeqObjective):
         used = np.arange(text.shape[1]) < draft.lengths[:, None]
         keep = used & (first | (span < 0)) & ~deleted
         source = _insert_masks(draft, ids, offsets, keep, text, inserted, pad_id)
-        set_seq2seq_rows(draft, rotate_rows(source, _template_lengths(draft), settings.rotate, rng), rows_as_is(draft))
+        source = rotate_rows(source, _template_lengths(draft), settings.rotate, rng)
+        set_seq2seq_rows(draft, source, unchanged_rows(draft))
 
 
 def shuffle_sentences(draft: Draft, probability: float, rng: RNG) -> np.ndarray:

@@ -73,7 +73,7 @@ def set_seq2seq_rows(draft: Draft, source: PaddedRows, target: PaddedRows) -> No
     draft.seq2seq_rows = {ENCODER: source, DECODER: target.shift_right(roles[DECODER_START], roles["padding"])}
 
 
-def rows_as_is(draft: Draft) -> PaddedRows:
+def unchanged_rows(draft: Draft) -> PaddedRows:
     """The rows of a draft, unchanged."""
     longest = int(draft.lengths.max())
     return PaddedRows(draft.input_ids[:, :longest].astype(np.int32), draft.lengths,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, rows_as_is, set_seq2seq_rows
+from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, set_seq2seq_rows, unchanged_rows
 from stemma.registry import register
 from stemma.schema.base import BelowOne
 
@@ -32,4 +32,4 @@ class TranslationObjective(Seq2SeqObjective):
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """No token is masked: the attention mask of the decoder is causal."""
-        set_seq2seq_rows(draft, rows_as_is(draft), rows_as_is(draft.segment_b_draft()))
+        set_seq2seq_rows(draft, unchanged_rows(draft), unchanged_rows(draft.segment_b_draft()))
