@@ -21,7 +21,7 @@ SMALL = ["network.width=16", "network.layers=1", "network.feedforward=16", "trai
 WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap"}  # verbs that ask no network anything
 
 
-def test_every_verb_with_a_network_has_the_option():
+def test_every_command_with_a_network_has_the_device_option():
     command = cli._build_command()
     asked = {name: one for name, one in command.commands.items()
              if name not in WITHOUT and not hasattr(one, "commands")}
@@ -67,7 +67,7 @@ def test_the_run_says_where_it_computed(tmp_path, corpus_folder, capsys):
     assert model.device == torch.device("cpu")
 
 
-def test_a_run_goes_on_where_it_was_unless_it_is_told_otherwise(tmp_path, corpus_folder, monkeypatch, caplog):
+def test_a_resumed_run_keeps_its_device_unless_another_is_requested(tmp_path, corpus_folder, monkeypatch, caplog):
     run = tmp_path / "run"
     stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), run, steps=1, device="cpu")
     caplog.clear()

@@ -94,7 +94,7 @@ def test_restating_the_parent_is_an_error_in_our_own_recipes_only(tree, tmp_path
     assert recipe_loading.recipe(child(tmp_path, text)).settings.network.layers == 12
 
 
-def test_objectives_that_move_text_come_before_those_that_hide_it(tmp_path):
+def test_objectives_that_rearrange_text_come_before_those_that_mask(tmp_path):
     mine = child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence"]\n')
     again = recipe_loading.recipe(child(tmp_path, 'parent = "mine.toml"\n[objective.next_sentence]\n', "again.toml"))
     assert list(recipe_loading.recipe(mine).settings.objective) == ["masked_lm"]
@@ -184,7 +184,7 @@ def test_a_sizes_key_without_owner_is_skipped(tmp_path):
     assert small.settings.network.embedding.width == 64  # unset in the parent, but its table is there
 
 
-def test_a_size_that_cannot_be_is_told(tmp_path):
+def test_an_invalid_size_is_reported(tmp_path):
     path = child(tmp_path, 'parent = "bert"\n[sizes.odd]\nnetwork.heads = 5\n')
     assert message(path).startswith("1 problem in mine@odd\n  network.heads = 5   width 768 is not divisible by 5")
 
@@ -279,7 +279,7 @@ def test_each_mistake_has_its_sentence(change, said):
     (["network.embedding.segments=1"], "network.embedding.segments = 1", "at least 2 are needed"),
     (["network.embedding.segments=0"], "network.embedding.segments = 0", "at least 2 are needed"),
 ])
-def test_conflicts_are_told_from_the_key_that_was_touched(changes, place, said):
+def test_conflicts_name_the_key_that_was_changed(changes, place, said):
     ((where, what),) = problems("bert@tiny", changes).items()
     assert where == place and said in what
 
@@ -384,7 +384,7 @@ def test_the_toml_writer_survives_awkward_text():
     ("gpt2", ["network.embedding.cutoffs=[9]", "network.embedding.width=64"], "already say how wide each part is"),
     ("xlnet", ["objective.permutation_lm.context=1"], "with 1 every token is guessed and none is left"),
     ("xlnet", ["network.embedding.query=false"], "objective.permutation_lm needs it"),
-    ("bert", ["objective.permutation_lm.unit=token"], "a second stream: set network.embedding.query=true"),
+    ("bert", ["objective.permutation_lm.unit=token"], "the query stream: set network.embedding.query=true"),
     ("universal-transformer", ["network.attention.windows=[0, 8]"], "recurrent depth has one layer"),
     ("universal-transformer", ["network.position.kind=relative_xl"], "with recurrent depth only sinusoidal will do"),
     ("universal-transformer", ["network.position.kind=learned", "network.position.maximum=64"],
@@ -392,7 +392,7 @@ def test_the_toml_writer_survives_awkward_text():
     ("universal-transformer", ["network.embedding.query=true"], "is not supported with recurrent depth"),
     ("bert", ["corpus.packing=contiguous", "remove=objective.next_sentence"], "objective.masked_lm needs"),
 ])
-def test_what_does_not_go_together_is_said_before_anything_is_built(name, changes, said):
+def test_conflicts_are_reported_before_anything_is_built(name, changes, said):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
     assert any(said in message for _, message in refused.value.problems), refused.value

@@ -61,7 +61,7 @@ def test_show_and_diff_know_parts_of_the_user(made):
     assert wrong.code == 2 and 'Did you mean "objective.reverse.rate"?' in wrong.err
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes_once_its_plugins_are_named(made):
+def test_a_killed_run_resumes_to_the_same_bytes_with_its_plugins(made):
     refused = stemma("resume", "killed", folder=made)
     assert refused.code == 2
     assert "killed uses the plug-in my_objective.py, which is code and is loaded only if you name it; give --plugin " \
@@ -86,7 +86,7 @@ def test_runs_and_models_note_name_and_sha256_under_their_checksums(made):
     ["embed", "whole", "text.txt", "--out", "vectors.npy"], ["perplexity", "whole", "text.txt"],
     ["pretrain", "bert@tiny", "--from", "whole", "--corpus", "text.txt", "--out", "more", "--steps", "2"],
     ["pretrain", "whole/recipe.toml", "--corpus", "text.txt", "--out", "again", "--steps", "2"]])
-def test_whoever_reads_such_a_folder_is_asked_for_the_plugin(made, words):
+def test_reading_a_folder_requires_its_plugins(made, words):
     (made / "text.txt").write_text("The old clerk copies a letter. Our neighbour reads.\n")
     refused = stemma(*words, folder=made)
     assert refused.code == 2 and "give --plugin my_objective.py" in refused.err
@@ -128,7 +128,7 @@ def test_ablate_measures_parts_of_the_user(made, corpus_folder):
     assert again.code == 0, again.err
 
 
-def test_parts_of_a_network_through_the_verbs(tmp_path, corpus_folder):
+def test_network_plugins_through_the_commands(tmp_path, corpus_folder):
     """Attention, positions, a feed-forward layer, a norm and a body of the user's own."""
     options = own_parts.write_network(tmp_path)
     small = ["network.layers=2", "network.width=16", "network.heads=2", "network.feedforward=32",
@@ -209,14 +209,14 @@ def test_no_folder_makes_us_load_code(made, tmp_path, recipe):
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    ("x = (\n", r"line 1: '\(' was never closed; mend it"),
+    ("x = (\n", r"line 1: '\(' was never closed; correct it"),
     ("\nfrom stemma.extend import Objektive\n", r"line 2: ImportError: .*Objektive"),
     ("\n\nmissing + 1\n", r"line 3: NameError: name 'missing' is not defined"),
     ("raise SystemExit(0)\n", r"line 1: SystemExit"),
     ("x = 1\n", r"registers nothing; put @register\(SLOT, KIND, SETTINGS\)"),
     (IMPORT + HARMLESS.format("linear"), r'line 2: the schedule "linear" is registered already, by stemma.training'),
     (IMPORT + HARMLESS.format("x").replace('"schedule"', '"shedule"'), r'line 2: there is no slot "shedule"')])
-def test_a_plugin_that_cannot_be_loaded_is_told_with_its_line(alone, tmp_path, content, said):
+def test_a_plugin_that_cannot_be_loaded_is_reported_with_its_line(alone, tmp_path, content, said):
     (tmp_path / "bad.py").write_text(content)
     before = dict(registry._entries)
     with pytest.raises(UserError, match=rf"^the plug-in {tmp_path / 'bad.py'}(, | ){said}"):

@@ -270,7 +270,7 @@ def test_albert_as_published():
     assert tiny.embedding.width < tiny.width  # the map between them is what makes it an ALBERT over there
 
 
-def test_ernie_hides_larger_and_larger_units():
+def test_ernie_masks_larger_and_larger_units():
     found = recipe_loading.recipe("ernie")
     settings = found.settings
     assert found.parent == "bert" and recipe_loading.recipe("ernie-2").parent == "ernie"

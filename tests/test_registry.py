@@ -88,7 +88,7 @@ def test_a_slot_that_does_not_exist_is_refused():
         register("objectiv", "mine")
 
 
-def test_an_unknown_kind_is_told_with_the_nearest():
+def test_an_unknown_kind_is_reported_with_the_nearest():
     with pytest.raises(UserError, match='no objective "maskedlm". Did you mean "masked_lm"'):
         registry.get("objective", "maskedlm")
     with pytest.raises(UserError) as caught:

@@ -86,7 +86,7 @@ def test_a_stage_that_fails_is_over(lines):
     assert lines.stages == []
 
 
-def test_without_anybody_watching_nothing_is_said(capfd):
+def test_nothing_is_printed_without_show_progress(capfd):
     with progress_stage("tokenising", 3) as work:
         work.advance()
     assert capfd.readouterr() == ("", "")

@@ -188,7 +188,7 @@ def test_phrases_are_those_that_counting_one_by_one_finds(tmp_path, seed, thresh
         assert found[text][1] == pytest.approx(score)
 
 
-def test_mined_phrases_are_marked_and_told(tmp_path):
+def test_mined_phrases_are_marked_and_reported(tmp_path):
     corpus = made(tmp_path, prose(5))
     result = annotate(corpus.path, phrases="mine", min_count=5, threshold=0.6, top=2)["annotations"]["phrases"]
     units = Counter(marked(Corpus.open(corpus.path), "phrases"))
@@ -280,7 +280,7 @@ def test_the_corpus_keeps_its_fingerprint_and_knows_what_was_added(tmp_path):
     assert "phrases          2 units" in told and "by the lexicon in list.txt" in told
 
 
-def test_marks_are_replaced_only_when_told_to(tmp_path):
+def test_annotations_are_replaced_only_with_overwrite(tmp_path):
     corpus = made(tmp_path)
     annotate(corpus.path, entities=written(tmp_path, "New York\n"))
     with pytest.raises(UserError, match="has entities already; add --overwrite"):

@@ -90,7 +90,7 @@ def random_text(rng: random.Random, documents: int) -> str:
 
 
 @pytest.mark.parametrize("make", [wordpiece, byte_level, lambda: byte_level(True), unigram])
-def test_pieces_give_the_tokens_of_the_whole_text(make):
+def test_cached_chunks_give_the_tokens_of_the_whole_text(make):
     backend = make()
     encoder = CachedEncoder(backend, max_cached_characters=500)  # small, so that it also forgets
     reference = encoder.backend

@@ -93,7 +93,7 @@ def test_every_token_is_read_once_an_epoch_and_in_order(request, name, length, r
         assert all((batch.lengths == length).all() for batch in batches[:-1])
 
 
-def test_a_column_that_ends_a_batch_early_has_one_place_of_filling(tiny):
+def test_a_finished_lane_has_one_padding_token(tiny):
     view = whole(tiny)
     size = ConcatenatedText(view, True).size
     rows = next(rows for rows in range(2, 9) if size % rows)
@@ -129,7 +129,7 @@ def test_held_out_documents_are_passed_over(corpus):
     assert read == literal(view, feed.packer.template)
 
 
-def test_documents_meet_unmarked_where_no_token_parts_them(tmp_path, text_file):
+def test_documents_are_concatenated_without_a_separator_token(tmp_path, text_file):
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles={"mask"})
     tokenizer.save(tmp_path / "tokenizer")
     view = whole(corpus_of(tmp_path, [["the clerk"], ["a letter"], ["the river"]], tmp_path / "tokenizer"))
@@ -209,7 +209,7 @@ def test_a_backward_row_is_the_mirror_of_the_forward_one(corpus, kind):
 
 @pytest.mark.parametrize("which", ["forward", "backward", "both"])
 @pytest.mark.parametrize(("length", "rows"), [(16, 4), (21, 3), (48, 2)])
-def test_the_reused_half_goes_on_from_row_to_row_and_the_pair_follows_it(corpus, length, rows, which):
+def test_the_reused_half_continues_from_row_to_row_and_the_pair_follows_it(corpus, length, rows, which):
     view = whole(corpus)
     feed = pair_feed(view, length, rows, directions(rows, which))
     text, half = literal(view, feed.packer.template), length // 2
@@ -276,7 +276,7 @@ def rows_of(pieces: RowSpans) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("make", [feed_of, pair_feed])
-def test_taking_up_at_any_position_is_as_if_never_left(corpus, make):
+def test_resuming_at_any_cursor_continues_identically(corpus, make):
     view, backward = whole(corpus), np.array([False, False, True, True])
     straight = make(view, 24, 4, backward)
     seen = []
@@ -312,7 +312,7 @@ def test_no_text_and_no_room_are_refused(corpus, make):
             make(whole(corpus), 6, 2).next_rows(2)
 
 
-def test_bounds_are_the_places_where_sentences_and_separators_begin(corpus):
+def test_boundaries_are_positions_of_sentence_starts_and_separators(corpus):
     view, _ = train_validation_split(corpus, 0.3, seed=1)
     text = ConcatenatedText(view, True)
     expected, place = set(), 0

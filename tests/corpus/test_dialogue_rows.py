@@ -22,7 +22,7 @@ def packed(counts: list[int], length: int = 60, seed: int = 0) -> RowSpans:
     return Packer("dialogue", plain_layout(length)).pack(documents, np.random.default_rng(seed))
 
 
-def test_every_turn_stands_in_one_row_in_order_and_none_is_alone_that_need_not_be():
+def test_every_turn_is_in_one_row_in_order_and_single_turns_are_rare():
     counts = [1, 2, 3, 4, 5, 6, 7, 8, 20] * 10
     pieces = packed(counts)
     assert pieces.start.tolist() == (4 * np.arange(sum(counts))).tolist()
@@ -69,7 +69,7 @@ def test_a_window_without_room_for_three_turns_is_refused():
 
 
 @pytest.mark.parametrize("length", [12, 24, 64])
-def test_a_place_has_the_number_of_who_speaks_with_the_separator_behind_it(tmp_path, tokenizer_folder, length):
+def test_segment_ids_are_speakers_including_the_separator_after_a_turn(tmp_path, tokenizer_folder, length):
     corpus = mixed_corpus(tmp_path, tokenizer_folder, talks=dialogues(speakers=3), rows=[])
     draft = draft_of(CorpusSubset.all_documents(corpus).documents_for("dialogue"), "dialogue", length, rows=80)
     separator = corpus.tokenizer.special_id("separator")

@@ -55,7 +55,7 @@ def test_rows_are_laid_out_as_the_tokenizer_lays_out_their_text(lines, kind, sin
 
 @pytest.mark.parametrize("kind", PACKINGS)
 @pytest.mark.parametrize("length", [7, 16, 33])
-def test_every_place_of_text_knows_its_token_in_the_corpus(corpus, kind, length):
+def test_every_text_position_has_its_corpus_offset(corpus, kind, length):
     draft = draft_of(whole(corpus), kind, length, rows=40, short=0.2)
     tokens = corpus.values_between("tokens", 0, corpus.num_tokens)
     assert draft.input_ids.shape == (40, length)
@@ -86,7 +86,7 @@ def test_documents_in_one_row_are_parted_by_a_separator(corpus, kind):
     assert crossings
 
 
-def test_a_tokenizer_without_a_separator_uses_its_end_token_or_leaves_documents_unmarked(tmp_path, text_file):
+def test_a_tokenizer_without_a_separator_uses_its_end_token_or_no_separator(tmp_path, text_file):
     for roles, expected in (({"mask", "start", "end"}, "end"), ({"mask", "start"}, None)):
         folder = tmp_path / (expected or "none")
         tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles=roles)
@@ -111,7 +111,7 @@ def test_segments_follow_the_template(corpus):
         assert (draft.segment_ids[row] == expected).all()
 
 
-def test_words_are_runs_of_pieces_that_begin_where_the_corpus_says(corpus):
+def test_word_ids_follow_the_word_starts_of_the_corpus(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=50)
     starts = corpus.values_between("word_starts", 0, corpus.num_tokens)
     assert (draft.word_ids[~draft.is_text] == -1).all()
@@ -151,7 +151,7 @@ def test_objectives_may_change_tokens_but_not_the_shape(corpus):
         draft.input_ids = np.zeros((2, 5), dtype=np.int32)
 
 
-def test_scores_name_places_and_answers(corpus):
+def test_token_targets_have_positions_and_labels(corpus):
     draft = draft_of(whole(corpus), "stream", 16, rows=2)
     at = np.zeros((2, 16), dtype=bool)
     at[0, 3] = at[1, 15] = True
@@ -160,7 +160,7 @@ def test_scores_name_places_and_answers(corpus):
     assert draft.token_targets["head"].labels.tolist() == [draft.original_ids[0, 3], draft.original_ids[1, 15]]
 
 
-def test_two_texts_that_stand_apart_have_rows_of_their_own(lines):
+def test_separate_segments_have_their_own_rows(lines):
     """Each by the template `single`, even where together they would not fit."""
     view = whole(lines)
     bounds = view.sentence_bounds(0)
@@ -178,7 +178,7 @@ def test_two_texts_that_stand_apart_have_rows_of_their_own(lines):
     assert draft.spans is pieces and (pieces.part == [0, 1, 0, 1]).all()
 
 
-def test_documents_meet_unmarked_where_no_boundary_is_wanted(lines):
+def test_boundary_none_puts_no_token_between_documents(lines):
     for boundary, marks in (("separator", 2), ("none", 0)):
         layout = RowTemplate.from_tokenizer(lines.tokenizer, "A", PAIR, 60, boundary=boundary)
         bounds = [whole(lines).sentence_bounds(number) for number in range(3)]

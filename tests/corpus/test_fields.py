@@ -64,7 +64,7 @@ def test_rows_are_laid_out_with_their_numbers_and_special_tokens_have_none(corpu
     assert not np.array_equal(forward.field("place"), backward.field("place"))
 
 
-def test_a_field_is_replaced_only_if_asked_and_leaves_nothing_behind(corpus):
+def test_a_field_is_replaced_only_with_overwrite_and_leaves_no_files(corpus):
     annotate(corpus.path, token_fields={"topic": numbers(corpus.num_tokens, 2)})
     first = Corpus.open(corpus.path).annotation_digest("topic")
     with pytest.raises(UserError, match="has topic already; add --overwrite"):
@@ -78,7 +78,7 @@ def test_a_field_is_replaced_only_if_asked_and_leaves_nothing_behind(corpus):
         if path.is_file() and path.name != "checksums.json"}
 
 
-def test_all_that_is_wrong_is_told_at_once(corpus, tmp_path):
+def test_all_problems_are_reported_at_once(corpus, tmp_path):
     np.save(tmp_path / "words.npy", np.array(["a"] * corpus.num_tokens))
     (tmp_path / "text.npy").write_text("no numbers")
     bad = numbers(corpus.num_tokens, 2)
@@ -115,7 +115,7 @@ def test_damage_is_found(corpus):
         Corpus.open(corpus.path, verify=False)
 
 
-def test_the_verb_adds_them_and_info_names_them(corpus, tmp_path):
+def test_the_command_adds_fields_and_info_lists_them(corpus, tmp_path):
     np.save(tmp_path / "v.npy", numbers(corpus.num_tokens, 4))
     np.save(tmp_path / "d.npy", numbers(3, 1)[:, 0])
     done = stemma("corpus", "annotate", corpus.path, "--token-field", f"vectors={tmp_path / 'v.npy'}",

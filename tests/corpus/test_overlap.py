@@ -54,7 +54,7 @@ def test_a_corpus_folder_gives_what_its_text_gives(corpus_folder: Path, text_fil
     assert overlap([corpus_folder], text_file, lookups=FEW)["share"] == 1.0
 
 
-def test_case_and_punctuation_do_not_hide_a_copy(tmp_path: Path) -> None:
+def test_case_and_punctuation_do_not_matter(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text('"One, two; three" -- four\nfive (six) SEVEN eight: nine.')
     (tmp_path / "test.txt").write_text("one two three four five six seven eight\n\n"
                                        "nine eight seven six five four three two")
@@ -130,7 +130,7 @@ def test_exclude_writes_the_others_unchanged(texts: tuple[Path, Path], tmp_path:
     ({"false_positives": 0.0}, "rate of 0 is out of reach"),
     ({"false_positives": 2.0}, "rate of 2 is out of reach"), ({"n": 10_000}, "no document of .* has 10000 words"),
 ])
-def test_settings_that_make_no_sense(texts: tuple[Path, Path], options: dict, said: str) -> None:
+def test_invalid_settings_are_refused(texts: tuple[Path, Path], options: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         overlap([texts[0]], texts[1], **options)
 

@@ -39,7 +39,7 @@ def room_used(pieces: RowSpans) -> np.ndarray:
 @pytest.mark.parametrize("length", [4, 5, 12, 13, 64, 1000])
 @pytest.mark.parametrize("kind", ["full_sentences", "doc_sentences", "stream"])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_token_stands_in_exactly_one_row(kind, length, seed):
+def test_every_token_is_in_exactly_one_row(kind, length, seed):
     docs = documents(seed)
     pieces = pack(kind, docs, length)
     assert sorted(token for row in tokens_of(pieces) for token in row) == list(range(docs[-1][-1]))
@@ -128,7 +128,7 @@ def test_segment_pairs_are_those_of_the_paper(length, seed):
     assert (room_used(pieces)[full] == capacity).all()
 
 
-def test_before_truncation_b_goes_on_where_a_ends():
+def test_before_truncation_b_starts_where_a_ends():
     pieces = pack("segment_pair", documents(7), 300)
     for row in range(pieces.num_rows):
         mine = np.flatnonzero(pieces.row == row)

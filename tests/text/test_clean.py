@@ -160,7 +160,7 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len(set(texts)) == len(texts) <= 60
 
 
-def test_formats_keep_documents_apart(tmp_path: Path) -> None:
+def test_formats_separate_documents(tmp_path: Path) -> None:
     """What separates documents in the file that is written never stands inside one."""
     lines = ['{"text": "First part of it.\\n\\nSecond part of it."}', '{"text": "Another one<br>in two lines."}']
     (tmp_path / "raw.jsonl").write_text("\n".join(lines))
@@ -250,7 +250,7 @@ def test_an_unknown_published_filter_is_named() -> None:
         datatrove_filters(["gopher-qualty"])
 
 
-def test_without_the_extra_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datatrove.pipeline", None)
     with pytest.raises(UserError, match=r"stemma-lm\[cluster\]"):
         datatrove_filters(["c4"])

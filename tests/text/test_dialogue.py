@@ -64,7 +64,7 @@ def test_yml_may_name_its_speakers(tmp_path):
     ([{"role": "a", "content": None}], "has no text at turn 1"), ([["a", "  "]], "has an empty text at turn 1"),
     ([[str(number), "x"] for number in range(300)], "300 speakers"), ("hello", "has no list of turns"),
 ])
-def test_what_is_no_dialogue_is_refused_by_file_and_line(tmp_path, line, said):
+def test_invalid_dialogues_are_refused_by_file_and_line(tmp_path, line, said):
     path = written(tmp_path / "d.jsonl", [["a", "b"]], line)
     with pytest.raises(UserError) as caught:
         list(read_dialogues([path]))
@@ -72,7 +72,7 @@ def test_what_is_no_dialogue_is_refused_by_file_and_line(tmp_path, line, said):
     assert '{"role": "user"' in str(caught.value)  # how it should look
 
 
-def test_all_faults_of_a_file_are_told_at_once(tmp_path):
+def test_all_problems_of_a_file_are_reported_at_once(tmp_path):
     path = written(tmp_path / "d.jsonl", *[["bare"]] * 12)
     with pytest.raises(UserError, match="12 records of .*d.jsonl are no dialogues") as caught:
         list(read_dialogues([path]))

@@ -28,7 +28,7 @@ def test_a_byte_order_mark_and_another_encoding_are_understood(tmp_path):
     assert read_annotations(written(tmp_path, "北京\n", encoding="gb18030"), "gb18030") == Lexicon({"北京": None})
 
 
-def test_all_lines_of_a_lexicon_that_are_wrong_are_told_at_once(tmp_path):
+def test_all_invalid_lines_of_a_lexicon_are_reported_at_once(tmp_path):
     error = problems(written(tmp_path, "one\n\ntwo\tA\n\tB\ntwo\tC\nthree\tA\tB\n   \n"))
     assert [where for where, _ in error.problems] == ["line 2", "line 4", "line 5", "line 6", "line 7"]
     assert "list.txt" in error.message and error.problems[0][1] == "is empty"
@@ -36,7 +36,7 @@ def test_all_lines_of_a_lexicon_that_are_wrong_are_told_at_once(tmp_path):
     assert len(many.problems) == 9 and many.problems[-1][1] == "and 22 more"
 
 
-def test_an_encoding_that_is_not_the_files_is_told_with_the_line(tmp_path):
+def test_a_wrong_encoding_is_reported_with_the_line(tmp_path):
     path = written(tmp_path, "river\n北京\n", encoding="gb18030")
     assert "list.txt, line 2 is not utf-8" in problems(path).message and "--encoding" in problems(path).message
     assert "no text encoding" in problems(path, encoding="utf-9").message
@@ -71,14 +71,14 @@ def test_spans_that_overlap_are_refused_by_line(tmp_path):
 
 @pytest.mark.parametrize(("name", "line", "what"), [
     ("spans.tsv", "0\t5\tx", "end is 'x'"), ("spans.tsv", "0\t-1\t4", "start is '-1'"),
-    ("spans.tsv", "0\t5\t5", "not behind"),
+    ("spans.tsv", "0\t5\t5", "not after"),
     ("spans.tsv", "", "is empty"), ("spans.tsv", "0\t1", "2 columns"), ("spans.tsv", "0\t1\t2\tA\tB", "5 columns"),
     ("spans.jsonl", "{", "is no JSON"), ("spans.jsonl", '{"document": 0}', "has no start and no end"),
     ("spans.jsonl", "[0, 1, 2]", "has no document"),
     ("spans.jsonl", '{"document": true, "start": 0, "end": 1}', "document is"),
     ("spans.jsonl", "", "is empty"),
 ])
-def test_spans_that_cannot_be_read_are_told_by_line(tmp_path, name, line, what):
+def test_invalid_spans_are_reported_by_line(tmp_path, name, line, what):
     good = "0\t0\t2" if name.endswith("tsv") else '{"document": 0, "start": 0, "end": 2}'
     error = problems(written(tmp_path, f"{good}\n{line}\n{good.replace('0', '7', 1)}\n", name))
     assert [where for where, _ in error.problems] == ["line 2"] and what in error.problems[0][1]

@@ -162,7 +162,7 @@ def test_one_bad_line_is_one_sentence(tmp_path):
     ("a.tsv", " \n\n", "a.tsv is empty"),
     ("a.tsv", "source\ttarget\n", "there is no pair in"),
 ])  # fmt: skip
-def test_a_row_that_is_no_pair_is_named(tmp_path, name, text, said):
+def test_a_row_that_is_not_a_pair_is_reported_with_its_line(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     assert said in refused(PairSource(tmp_path / name))
 

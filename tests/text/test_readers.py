@@ -117,12 +117,12 @@ def test_one_huge_line_in_bounded_memory(tmp_path, caplog):
     assert peak < 8 << 20
 
 
-def test_a_desert_of_spaces_is_bounded_and_still_separates(tmp_path):
+def test_long_white_space_is_bounded_and_still_separates(tmp_path):
     (tmp_path / "a.txt").write_text("a\n" + " " * 3_000_000 + "\nb" + " " * 3_000_000 + "c")
     assert [text.split() for text in documents([tmp_path / "a.txt"])] == [["a"], ["b", "c"]]
 
 
-def test_line_ends_and_nul_are_told_once(tmp_path, caplog):
+def test_line_ends_and_nul_are_reported_once(tmp_path, caplog):
     (tmp_path / "a.txt").write_bytes(b"a\r\nb\rc\x00d\n" * 5)
     assert documents([tmp_path / "a.txt"], errors="replace") == ["\n".join(["a", "b", "cd"] * 5)]
     notes = caplog.messages

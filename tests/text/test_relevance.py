@@ -25,7 +25,7 @@ def test_formats(tmp_path, name, text):
     assert list(found.rows()) == ROWS  # as often as one likes
 
 
-def test_words_are_numbered_in_their_order_over_all_files_and_told(tmp_path, caplog):
+def test_word_labels_are_numbered_in_sorted_order_over_all_files(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("query\ttitle\tlabel\nq\tt\tgood\n")
     (tmp_path / "b.tsv").write_text("query\ttitle\tlabel\nq\tt\tbad\nq\tt\tgood\n")
     found = open_relevance([tmp_path])
@@ -33,7 +33,7 @@ def test_words_are_numbered_in_their_order_over_all_files_and_told(tmp_path, cap
     assert caplog.messages == ['labels are numbered 0 = "bad", 1 = "good".']
 
 
-def test_a_missing_header_is_told(tmp_path, caplog):
+def test_a_missing_header_is_reported(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("q\tt\t1\n")
     assert list(open_relevance([tmp_path / "a.tsv"]).rows()) == [RelevanceExample("q", "t", 1)]
     assert "has no header" in caplog.messages[0]

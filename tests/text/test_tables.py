@@ -53,7 +53,7 @@ def test_a_header_can_be_given(tmp_path):
     assert table.rows == [{"source": "gj04", "label": "1", "star": "", "sentence": "The sailors."}]
 
 
-def test_missing_columns_are_all_told_with_the_nearest_name(tmp_path):
+def test_all_missing_columns_are_reported_with_the_nearest_name(tmp_path):
     table = read_table(write(tmp_path / "a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n'))
     assert table.problems(["text"]) == []
     (first, said), (second, missing) = table.problems(["texd", "label"])
@@ -70,7 +70,7 @@ def test_missing_columns_are_all_told_with_the_nearest_name(tmp_path):
     ("a.csv", 'a,b\n1,"x"y\n', "a.csv, line 2: .*a quote within a quoted cell is written twice"),
     ("a.txt", "just words\n", "no tab, no comma and no JSON"),
 ])
-def test_what_is_no_table_is_told(tmp_path, name, content, said):
+def test_files_that_are_not_tables_are_refused(tmp_path, name, content, said):
     with pytest.raises(UserError, match=said):
         read_table(write(tmp_path / name, content))
 

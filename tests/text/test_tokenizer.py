@@ -127,7 +127,7 @@ def test_roles_can_be_narrowed():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_pieces_is_a_notice_and_too_few_an_error(kind, caplog):
+def test_a_large_vocab_size_warns_and_a_small_one_is_an_error(kind, caplog):
     tokenizer = train_tokenizer(iter(STORY), kind, 5000, lowercase=False)
     (said,) = caplog.messages
     assert tokenizer.vocab_size < 5000 and f"only {tokenizer.vocab_size} pieces" in said
@@ -197,7 +197,7 @@ def test_saved_loaded_and_pickled_it_is_the_same(trained, tmp_path, kind):
     assert len({tokenizer.fingerprint for tokenizer in trained.values()}) == len(KINDS)
 
 
-def test_places_in_the_text_leave_the_space_out(trained):
+def test_offsets_exclude_the_space(trained):
     text = "The river, Anna"
     offsets = trained["byte_bpe"].with_template("start A separator", "A B").encode(text).offsets
     assert [text[a:b] for a, b in offsets] == ["", "The", "river", ",", *[text[a:b] for a, b in offsets[4:-1]], ""]
@@ -362,7 +362,7 @@ def test_no_such_id(trained):
     assert trained["word"].token_to_id("zebra") is None
 
 
-def test_where_the_start_token_comes_last_filling_comes_first(trained, tmp_path):
+def test_padding_is_on_the_left_if_the_start_token_is_last(trained, tmp_path):
     from transformers import AutoTokenizer
 
     tokenizer = trained["wordpiece"]

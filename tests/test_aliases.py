@@ -73,7 +73,7 @@ ELSEWHERE = {("predict", "--model_name_or_path"): "MODEL", ("predict", "--predic
     *(("finetune classify", typed, ours) for typed, ours in FINETUNE.items()),
     *((verb, typed, ours) for (verb, typed), ours in ELSEWHERE.items()),
 ])
-def test_an_option_of_theirs_is_answered_with_ours(verb, typed, ours, capsys):
+def test_options_of_other_tools_get_a_hint(verb, typed, ours, capsys):
     assert main([*verb.split(), f"{typed}=3"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f'error: no option "{typed}" of `stemma {verb}`. ') and said.count("\n") == 1
@@ -113,7 +113,7 @@ def test_a_key_that_is_an_option_is_called_one(typed, option):
         recipe_loading.recipe("bert@tiny", [typed])
 
 
-def test_a_recipe_is_told_its_own_key():
+def test_keys_of_other_tools_get_a_hint_with_the_recipes_key():
     keys = set(known_keys(recipe_loading.recipe("t5@tiny").values))
     assert '"objective.span_corruption.rate"' in key_hint("mlm_probability", keys)
     assert key_hint("training.learning_rate", keys) is None and key_hint("nonsense", keys) is None

@@ -87,7 +87,7 @@ def places_of(pieces: RowSpans) -> int:
 
 
 @pytest.mark.parametrize("block", [6000, 2_000_000])
-def test_all_pairs_come_once_an_epoch_in_other_batches(view, block, monkeypatch):
+def test_every_epoch_has_all_pairs_once_in_other_batches(view, block, monkeypatch):
     monkeypatch.setattr(feed_module, "BLOCK_TOKENS", block)
     feed = feed_of(view)
     sentences = view.corpus.sentence_starts
@@ -99,7 +99,7 @@ def test_all_pairs_come_once_an_epoch_in_other_batches(view, block, monkeypatch)
     assert not set(first) & set(second)  # not one batch of many rows comes again
 
 
-def test_no_batch_fills_more_than_its_places_and_none_could_be_much_larger(view):
+def test_batches_stay_within_the_token_limit_and_nearly_reach_it(view):
     batches = epoch_of(feed_of(view, places=1000))
     filled = [places_of(batch) for batch in batches]
     assert max(filled) <= 1000
@@ -116,7 +116,7 @@ def padding(batches: list[RowSpans]) -> float:
     return 1 - used / wide
 
 
-def test_little_of_a_batch_is_filling(view):
+def test_batches_have_little_padding(view):
     """Measured over an epoch: 7% of the places of both sides; where rows are taken as they come, 64%."""
     mixed = RowSampler(view, packing_of(view.corpus, "parallel", LENGTH), 0)
     assert padding(epoch_of(feed_of(view))) < 0.1 < 0.6 < padding([mixed.next_rows(32)[0] for _ in range(100)])
@@ -129,13 +129,13 @@ def test_equally_long_pairs_are_sorted_by_their_shorter_side(tmp_path, words):
     assert padding(epoch_of(feed_of(whole(corpus)))) < 0.08
 
 
-def test_long_batches_do_not_come_before_short_ones(view):
+def test_batch_order_does_not_depend_on_length(view):
     longest = np.array([batch.length.max() for batch in epoch_of(feed_of(view, places=1000))])
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
 
 
 @pytest.mark.parametrize("options", [{}, {"num_static_copies": 2}, {"mixture_weights": [1.0]}])
-def test_a_feed_taken_up_again_goes_on_identically(view, options, monkeypatch):
+def test_a_resumed_sampler_continues_identically(view, options, monkeypatch):
     monkeypatch.setattr(feed_module, "BLOCK_TOKENS", 40_000)
     straight = feed_of(view, places=8000, **options)
     positions, taken = [], []
@@ -153,7 +153,7 @@ def test_a_feed_taken_up_again_goes_on_identically(view, options, monkeypatch):
     assert keys(feed_of(view, places=8000, seed=1, **options).next_rows(1)[0]) != taken[0][0]
 
 
-def test_static_copies_take_turns(view):
+def test_static_copies_alternate(view):
     feed = feed_of(view, num_static_copies=2)
     first, second, third = ([keys(batch) for batch in epoch_of(feed)] for _ in range(3))
     assert first == third != second
@@ -174,7 +174,7 @@ def test_pairs_longer_than_the_window_are_left_out_and_counted(tmp_path, words):
         nothing.next_rows(1)
 
 
-def test_a_pair_that_was_torn_apart_is_no_pair(tmp_path, words):
+def test_an_incomplete_pair_is_dropped(tmp_path, words):
     corpus = pair_corpus(tmp_path / "p", words, {"all": [(5, 5), (6, 6)]})
     half = CorpusSubset(corpus, np.array([[0, 5], corpus.document_starts[1:3]]))
     assert feed_of(half).num_dropped == 1 and keys(feed_of(half).next_rows(1)[0]) == [(10, 6, 16, 6)]
@@ -217,14 +217,14 @@ def test_validation_batches_are_the_first_and_always_the_same(view):
         feed_of(empty).next_rows(1)
 
 
-def test_rates_of_a_mixture():
+def test_mixture_weights():
     assert mixture_weights([100, 300]) == [0.25, 0.75]
     assert mixture_weights([100, 300, 1000], max_examples=300) == pytest.approx([1 / 7, 3 / 7, 3 / 7])
     assert mixture_weights([100, 400], temperature=2) == pytest.approx([1 / 3, 2 / 3])
     assert mixture_weights([0, 7, 7], temperature=1e9) == pytest.approx([0, 0.5, 0.5])
 
 
-def test_groups_are_drawn_at_their_rates_and_used_up_before_they_come_again(tmp_path, words):
+def test_pair_sets_are_sampled_by_their_weights_without_replacement(tmp_path, words):
     sizes = {"large": 600, "small": 40, "none": 30}
     corpus = pair_corpus(tmp_path / "p", words, {name: skewed(n, seed=n) for name, n in sizes.items()})
     edges = corpus.document_starts[[0, 600, 640, 670]]
@@ -244,7 +244,7 @@ def test_groups_are_drawn_at_their_rates_and_used_up_before_they_come_again(tmp_
     assert len(both) == 600 and Counter(both.values()) == {1: 196, 2: 404}
 
 
-def test_rates_must_fit_the_groups(view):
+def test_mixture_weights_must_match_the_pair_sets(view):
     for rates in ([1.0, 2.0], [-1.0], [0.0], []):
         with pytest.raises(UserError, match=f"{len(rates)} rates for 1 groups of pairs"):
             feed_of(view, mixture_weights=rates)

@@ -131,7 +131,7 @@ def test_parts_without_a_token(tmp_path, tokenizer_folder):
     assert corpus.values_at("relevance", view.document_ranges[:, 0]).tolist() == [0, 0, 2]
 
 
-def test_what_is_in_it_is_told(corpus):
+def test_info_describes_the_kinds_of_documents(corpus):
     info = corpus_info(corpus.path)
     assert info["dialogues"] == 40 and info["judged"] == 30 and info["labels"] == ["0", "1", "2"]
     text = describe_corpus(info)

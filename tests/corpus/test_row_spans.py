@@ -38,7 +38,7 @@ def test_part_lengths():
     assert example().part_lengths(1).tolist() == [4, 0, 0, 2]
 
 
-def test_replace_part_puts_one_piece_in_its_place():
+def test_replace_part_inserts_one_span():
     pieces = example()
     pieces.replace_part(1, np.array([0, 1]), np.array([100, 200]), np.array([7, 8]))
     assert rows_of(pieces) == [[(10, 3, 0, False), (100, 7, 1, False)], [(30, 5, 0, False), (200, 8, 1, False)],
@@ -68,7 +68,7 @@ def test_truncation_takes_from_the_front_and_from_the_back():
     assert set(pieces.length.tolist()) == {20}
 
 
-def test_truncation_draws_the_same_numbers_for_a_row_whatever_stands_beside_it():
+def test_truncation_of_a_row_does_not_depend_on_other_rows():
     def numbers_after(lengths: list[int]) -> np.ndarray:
         rng = PerRowRNG([[7, row] for row in range(len(lengths))])
         pieces = RowSpans.from_tuples(len(lengths), [(row, 0, length, 0, False) for row, length in enumerate(lengths)])

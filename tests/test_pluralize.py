@@ -13,7 +13,7 @@ from stemma.training.budget import Budget
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 steps"), (1, "1 step"), (1.0, "1 step"), (2, "2 steps"),
                                              (0.5, "0.5 steps"), (1200, "1,200 steps")])
-def test_a_count(count, said):
+def test_pluralize_formats_counts(count, said):
     assert pluralize(count, "step") == said
 
 
@@ -26,7 +26,7 @@ def test_another_plural():
     ("tokens", 3e6, "3,000,000 tokens"),
     ("minutes", 1, "1 minute"), ("minutes", 1.0, "1 minute"), ("minutes", 2.5, "2.5 minutes"),
     ("minutes", 10.0, "10 minutes")])
-def test_a_budget(unit, amount, said):
+def test_budgets_are_described_with_units(unit, amount, said):
     assert Budget(unit, amount).describe() == said
 
 

@@ -33,7 +33,7 @@ def epoch_of(feed: RowSampler) -> list[tuple]:
 
 @pytest.mark.parametrize("small_blocks", [False, True])
 @pytest.mark.parametrize("kind", PACKINGS)
-def test_taking_up_at_any_position_is_as_if_never_left(view, kind, small_blocks, monkeypatch):
+def test_resuming_at_any_cursor_continues_identically(view, kind, small_blocks, monkeypatch):
     if small_blocks:
         monkeypatch.setattr(feed_module, "BLOCK_TOKENS", 700)
     packing = packing_of(view.corpus, kind, 24, short=0.1)
@@ -79,7 +79,7 @@ def test_the_size_of_a_batch_does_not_change_the_order(view):
     assert ones == [row for _ in range(2) for row in rows_of(other.next_rows(75)[0])]
 
 
-def test_static_copies_take_turns_and_come_again(view):
+def test_static_copies_alternate_and_repeat(view):
     feed = RowSampler(view, packing_of(view.corpus, "segment_pair", 24, short=0.3), seed=0, num_static_copies=2)
     first, second, third = epoch_of(feed), epoch_of(feed), epoch_of(feed)
     assert first == third and first != second
@@ -99,7 +99,7 @@ def test_a_corpus_of_one_row_serves_any_batch(tmp_path, tokenizer_folder, kind):
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("kind", PACKINGS)
-def test_a_view_of_nothing_is_refused_and_never_loops(view, kind):
+def test_an_empty_subset_is_refused_and_never_loops(view, kind):
     feed = RowSampler(CorpusSubset(view.corpus, view.document_ranges[:0]), packing_of(view.corpus, kind, 24), seed=0)
     with pytest.raises(UserError, match="too small"):
         feed.next_rows(1)
@@ -117,7 +117,7 @@ def test_blocks_without_a_row_are_refused_and_never_loop(view, start, monkeypatc
         feed.next_rows(1)
 
 
-def test_empty_blocks_among_others_are_passed_over(view, monkeypatch):
+def test_empty_blocks_are_skipped(view, monkeypatch):
     monkeypatch.setattr(feed_module, "BLOCK_TOKENS", 500)
     feed = RowSampler(view, packing_of(view.corpus, "stream", 24), seed=0)
     pack, calls = type(feed.packer).pack, []
@@ -131,7 +131,7 @@ def test_empty_blocks_among_others_are_passed_over(view, monkeypatch):
     assert pieces.num_rows == 200 and len(calls) > 3
 
 
-def test_all_rows_gives_the_beginning_and_no_more_than_asked(view):
+def test_first_rows_gives_the_beginning_up_to_the_limit(view):
     packing = packing_of(view.corpus, "doc_sentences", 24)
     feed = RowSampler(view, packing, seed=5)
     assert rows_of(feed.first_rows(4)) == rows_of(RowSampler(view, packing, seed=5).next_rows(4)[0])
@@ -141,7 +141,7 @@ def test_all_rows_gives_the_beginning_and_no_more_than_asked(view):
 
 
 @pytest.mark.parametrize("kind", ["stream", "full_sentences", "sentence", "contiguous"])
-def test_every_packing_has_a_feed_with_the_same_manners(view, kind):
+def test_every_packing_has_a_sampler_with_the_same_interface(view, kind):
     demand = SamplerRequest(view, packing_of(view.corpus, kind, 24), seed=3, rows=4, length=24)
     feed = sampler_class(kind).from_request(demand)
     taken, batches = 0, feed.batches_in_epoch()
