@@ -144,7 +144,7 @@ def test_two_partners_where_one_does_not_do(tmp_path):
     assert apply_changes(before, groups[0]) and revert_changes(after, groups[0])
 
 
-def test_partners_that_leave_both_ways_open_are_preferred(monkeypatch):
+def test_partners_valid_in_both_directions_are_preferred(monkeypatch):
     open_ways = {"network.norm.epsilon": 0, "corpus.first_phase & network.norm.epsilon": 1,
                  "network.norm.epsilon & training.clip_norm": 2}
     monkeypatch.setattr(change_groups, "_feasible_directions", lambda group, *_: open_ways.get(
@@ -177,7 +177,7 @@ def test_a_kind_alone_leaves_the_rest_of_its_table_as_it_was():
 # --- the user's own grouping
 
 
-def test_apart_and_together():
+def test_split_and_merge_groups():
     groups = between("bert", "roberta")
     found = contents(regroup(groups, [["objective.next_sentence", "corpus.packing"]], ["tokenizer.lowercase"]))
     assert found["objective.next_sentence & corpus.packing"] == {"objective.next_sentence", "corpus.packing",
@@ -188,7 +188,7 @@ def test_apart_and_together():
     assert len(found) == len(groups)
 
 
-def test_a_whole_group_apart_is_every_change_by_itself_and_apart_twice_is_apart():
+def test_splitting_a_whole_group_gives_single_changes_and_splitting_twice_changes_nothing():
     found = contents(regroup(between("bert", "albert"), [], ["network.dropout", "network.attention.dropout",
                                                              "network.sharing"]))
     assert found["network.dropout"] == {"network.dropout"}
@@ -204,7 +204,7 @@ def test_three_together_are_named_by_one_of_them_and_a_table_means_all_in_it():
                                                          "training.clip_norm"}
 
 
-def test_every_word_that_is_not_there_is_told_at_once():
+def test_all_unknown_changes_are_reported_at_once():
     with pytest.raises(UserError) as caught:
         regroup(between("bert", "albert"), [["network.sharin", "tokenizer"], ["network.sharing"]],
                 ["objective.sentence_order.swapped", "training.batch_size"], {"training.batch_size": "both have 16"})
@@ -246,7 +246,7 @@ def test_a_vocabulary_larger_than_the_text_can_fill_is_asked_for_again():
 
 
 
-def test_what_is_possible_one_way_only_stays_alone_and_the_other_way_is_told_why():
+def test_a_change_valid_in_one_direction_stays_alone_and_the_other_direction_has_a_reason():
     variants, details = ablation_variants("bert", "roberta", "tiny")
     made, why = {one.name for one in variants}, {one["variant"]: one["why"] for one in details["impossible"]}
     assert "bert@tiny + objective.next_sentence" in made and "roberta@tiny - corpus.packing" in made
@@ -267,7 +267,7 @@ def test_nothing_to_train_is_a_reason_too(tmp_path):
         ablation_variants("bert", late, "tiny")  # the child itself
 
 
-def test_hidden_by_the_size_the_lab_the_machine_and_for_want_of_effect():
+def test_changes_are_excluded_by_size_budget_machine_or_lack_of_effect():
     _, details = ablation_variants("bert", "roberta", "tiny")
     assert {one["key"]: one["why"] for one in details["hidden"]} == {
         "training.batch_size": "both have 16 at size tiny",
@@ -301,7 +301,7 @@ def test_how_a_recipe_is_fine_tuned_is_a_change_where_there_is_a_task():
         assert made["finetuning"] == {**other["finetuning"], "epochs": base["finetuning"]["epochs"]}
 
 
-def test_one_corpus_for_all_hides_the_tokenizer_and_what_is_shared_hides_changes_too():
+def test_a_common_corpus_excludes_the_tokenizer_and_shared_values_exclude_changes():
     variants, details = ablation_variants("bert", "roberta", "tiny", ["objective.masked_lm.dynamic=true",
                                                                       "network.layers=1"],
                                  own_corpus=False)

@@ -82,7 +82,7 @@ def test_those_that_come_along_are_listed():
         find_claim("position")
 
 
-def test_what_is_wrong_with_a_claim_is_told_at_once(tmp_path):
+def test_all_problems_of_a_claim_are_reported_at_once(tmp_path):
     bad = (SMALL.replace('better   = "two"', 'better   = "three"').replace('"network.layers=1"', '"network.layer=1"')
            .replace('measure  = "pseudo_bits_per_byte"', 'measure  = "task"\ntasks = ["damages"]'))
     with pytest.raises(UserError, match="3 problems") as caught:
@@ -135,7 +135,7 @@ EQUAL = ABOUT | {"better": None, "worse": None, "equal": ["old", "new"], "margin
     (0.1, 0.3, True, "seen"), (-0.1, 0.3, True, "inconclusive"), (-0.3, -0.1, True, "opposite"),
     (-0.3, -0.1, False, "seen"), (-0.3, 0.1, False, "inconclusive"), (0.1, 0.3, False, "opposite"),
     (-0.01, 0.03, True, "not seen at this size"), (-0.03, 0.01, False, "not seen at this size")])
-def test_better_is_judged_by_the_whole_interval(low, high, higher, verdict):
+def test_better_is_decided_by_the_whole_interval(low, high, higher, verdict):
     found = claim_verdict(BETTER, results(low, high, higher=higher))
     assert found["verdict"] == verdict and found["interval"] == [low, high]
     assert found["text"].endswith(f": {CLAIM_VERDICTS[verdict]}.")
@@ -165,7 +165,7 @@ def test_the_same_bytes_are_equal_and_not_better():
     assert claim_verdict(BETTER, same)["verdict"] == "not seen at this size"
 
 
-def test_what_failed_is_not_judged():
+def test_failed_variants_are_not_compared():
     without = results(0.1, 0.2) | {"differences": [], "cells": [{"variant": "old", "state": "failed"}]}
     found = claim_verdict(BETTER, without)
     assert found["verdict"] == "inconclusive" and "training of old failed" in found["text"]
@@ -230,7 +230,7 @@ def test_labels_are_true(made):
     assert all(text.startswith("The ") for text in intact)
 
 
-def test_packages_are_known_by_half_and_every_page_has_one_side(library):
+def test_half_of_each_package_is_held_out_and_no_page_is_in_both_splits(library):
     pages = own.python_docs.collect_pages(library)
     train, held_out, packages = own.split_pages(pages, seed=0)
     assert {page.name for page in train} | {page.name for page in held_out} == {page.name for page in pages}

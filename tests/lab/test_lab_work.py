@@ -82,7 +82,7 @@ def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text, caplog):
     first = run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance), tmp_path / "lab")
     second = run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], allowance, 3),
                                  tmp_path / "lab")
-    assert "4 of 9 cells are there already." in caplog.messages
+    assert "4 of 9 cells are finished already." in caplog.messages
     before = {(cell["variant"], cell["seed"]): cell for cell in first["cells"]}
     after = {(cell["variant"], cell["seed"]): cell for cell in second["cells"]}
     assert len(after) == 9 and all(after[key] == cell for key, cell in before.items())
@@ -90,7 +90,7 @@ def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text, caplog):
     assert json.loads((tmp_path / "lab/results.json").read_text())["seeds"] == [0, 1, 2]
 
 
-def test_cells_say_which_of_them_is_under_way(tmp_path, text, monkeypatch):
+def test_progress_names_the_current_cell(tmp_path, text, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -129,7 +129,7 @@ def test_pre_training_is_shared_where_only_the_fine_tuning_differs(tmp_path):
     assert again.values["finetuning"] == cells[1].finetuning != cells[0].finetuning
 
 
-def test_a_key_that_came_later_changes_no_number_while_it_has_its_default():
+def test_a_new_key_at_its_default_does_not_change_the_digest():
     """Labs that were made before there was finetuning.style go on."""
     chosen = recipe("bert@tiny", SMALL)
     before = {key: value for key, value in chosen.values["finetuning"].items() if key != "style"}
@@ -146,7 +146,7 @@ def labelled(tmp_path) -> tuple[str, str]:
     return str(tmp_path / "train.tsv"), str(tmp_path / "dev.tsv")
 
 
-def test_a_task_can_have_a_seed_and_settings_which_its_number_knows(labelled):
+def test_the_digest_of_a_task_covers_its_seed_and_settings(labelled):
     """And a task that has none keeps its number: the fine-tunes of older labs are found again."""
     task = DownstreamTask("classify", *labelled)
     before = {"name": "classify", "train": sha256(Path(labelled[0])), "dev": sha256(Path(labelled[1])), "epochs": 3.0,
@@ -185,7 +185,7 @@ def test_random_weights_are_a_variant_that_is_only_fine_tuned(tmp_path, text, la
     assert "Each model except untrained (random weights) was trained on 6,000 tokens" in page
 
 
-def test_models_that_write_are_compared_by_what_they_write(tmp_path, text):
+def test_generative_models_are_compared_by_continuation_and_seq2seq_metrics(tmp_path, text):
     """An encoder-decoder and an encoder: each is asked about held-out text in its own way, and both learn pairs."""
     for part in ("train", "dev"):
         (tmp_path / f"{part}.tsv").write_text("source\ttarget\nban dan\tgan\ngan\tdan ban\n")
@@ -259,7 +259,7 @@ def test_two_processes_share_the_cells(tmp_path, text, killed):
     assert len(taken) == 16 and "cell " in helped  # each cell once, some of them by the other process
 
 
-def test_what_breaks_down_is_noted_and_not_tried_again(tmp_path, text, caplog):
+def test_a_diverged_training_is_stored_as_failed_and_not_tried_again(tmp_path, text, caplog):
     allowance = ComputeBudget("tokens", 6000)
     asked = experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1)
     broken = Variant("broken", recipe("bert@tiny", [*SMALL, "training.learning_rate=1e30", "training.warmup_steps=0"]))
@@ -357,7 +357,7 @@ def test_results_of_another_version_are_refused(tmp_path, text):
     (lambda: parse_tasks(["sst2"], [], [], 3), "every task has one of each"),
     (lambda: parse_tasks(["sst2"], ["nowhere.tsv"], ["nowhere.tsv"], 3), "no file"),
     (lambda: parse_tasks(["sstt2"], ["a"], ["b"], 3), "sst2")])
-def test_what_cannot_be_asked(call, told):
+def test_invalid_arguments_are_refused(call, told):
     with pytest.raises(UserError, match=told):
         call()
 
@@ -371,7 +371,7 @@ def test_an_experiment_is_read_as_it_was_written(tmp_path, text):
     assert {**vars(again), "variants": ()} == {**vars(asked), "variants": ()}
 
 
-def test_a_dry_run_foretells_and_leaves_nothing(tmp_path, text):
+def test_a_dry_run_estimates_the_time_and_leaves_nothing(tmp_path, text):
     asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6500))
     plan = run_experiment.run_experiment(asked, tmp_path / "lab", dry_run=True)
     assert plan["cells"] == 4 and len(plan["variants"]) == 2 and plan["seconds"] > 0

@@ -69,8 +69,8 @@ def test_capitals_that_one_side_drops_are_said_beside_the_number():
     scores = {"bert": [3.0, 3.01, 3.02], "roberta": [3.2, 3.21, 3.22], "other": [3.1, 3.2, 3.3]}
     asked = experiment(Variant("bert", bert), Variant("roberta", roberta), Variant("other", bert))
     found = {(a, b): one.note for _, a, b, one in compared(asked, scores).all()}
-    assert found["bert", "roberta"].startswith("bert drops capitals") and found["bert", "other"] is None
-    assert found["roberta", "other"].startswith("other drops capitals")
+    assert found["bert", "roberta"].startswith("bert is lowercased") and found["bert", "other"] is None
+    assert found["roberta", "other"].startswith("other is lowercased")
     given = Experiment("compare", "t", asked.variants, asked.allowance, asked.seeds, "corpus", ())  # one tokenizer
     assert all(one.note is None for *_, one in compared(given, scores).all())
 

@@ -1,4 +1,4 @@
-"""What an experiment found, as plain data: `results.json`, from which both reports are drawn."""
+"""The results of an experiment as plain data: `results.json`, from which both reports are made."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 FILE = "results.json"
 VERSION = 2
-LOSS = MetricInfo("validation_loss", "held-out loss of its own task", "nats a guess", False,
-               "What the recipe's own objective loses on text held out from training; recipes with other objectives or "
-               "tokenizers answer other questions.", per_token=True, margin=0.01)
-ONE_PERCENT_POINT = 0.01  # of a metric between 0 and 1: a difference that would not matter
-LOWERCASE_NOTE = "{} drops capitals, so it is asked for a simpler text: part of this difference is that"
+LOSS = MetricInfo("validation_loss", "held-out loss of its own task", "nats per target", False,
+                  "Validation loss of the recipe's own objective; not comparable between different objectives or "
+                  "tokenizers.", per_token=True, margin=0.01)
+ONE_PERCENT_POINT = 0.01  # of a metric between 0 and 1: a difference that does not matter
+LOWERCASE_NOTE = "{} is lowercased, so its text is easier to predict, which explains part of this difference"
 COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters", "cell_seconds")
 
 
@@ -68,16 +68,16 @@ def write_results(lab: Lab) -> Results:
 
 def collect_results(lab: Lab) -> Results:
     experiment = lab.experiment
-    told = []
+    cells = []
     for cell in lab.cells:
         with explain_damage(cell.folder, cell.retry_advice):
-            told.append(_cell_row(experiment, cell))
+            cells.append(_cell_row(experiment, cell))
     scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
     measures = experiment_metrics(experiment, [key for one in scores.values() for key in one])
-    table = [_variant_row(one.name, measures, told) for one in experiment.variants]
-    compared = PairwiseDifferences(experiment, measures, scores, {(one["variant"],
-                                                                   one["seed"]): one["digest"] for one in told})
-    found: Results = {
+    table = [_variant_row(one.name, measures, cells) for one in experiment.variants]
+    digests = {(one["variant"], one["seed"]): one["digest"] for one in cells}
+    compared = PairwiseDifferences(experiment, measures, scores, digests)
+    results: Results = {
         "version": VERSION, "kind": experiment.kind, "title": experiment.title, "command": experiment.command,
         "commands": {cell.variant.name: run_command(*read_run(cell.run), cell.run) for cell in lab.cells
                      if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
@@ -86,59 +86,59 @@ def collect_results(lab: Lab) -> Results:
         "seeds": list(experiment.seeds), "foretold_seconds": stored_estimate(lab),
         "took_seconds": _wall_seconds(lab),
         "data": lab.text_split.summary, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
-        "measures": [_measure(one) for one in measures], "cells": told, "table": table,
+        "measures": [_measure(one) for one in measures], "cells": cells, "table": table,
         "differences": [{**_side(one), "measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
         "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
         "scaling": None, "claim": None}
     if experiment.kind == "ablate" and measures:
-        found["contributions"], found["remainder"] = _contributions(experiment, measures[0], compared)
+        results["contributions"], results["remainder"] = _contributions(experiment, measures[0], compared)
     if experiment.details.get("sizes"):
-        found["scaling"] = _scaling(experiment, measures, told)
+        results["scaling"] = _scaling(experiment, measures, cells)
     if experiment.kind == "claim":
         from stemma.lab.claims import claim_verdict
 
-        found["claim"] = claim_verdict(experiment.details["claim"], found)
-    return found
+        results["claim"] = claim_verdict(experiment.details["claim"], results)
+    return results
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
 def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
-    """All that was measured in a cell, by the measure's key."""
+    """All scores of a cell, by the metric's key."""
     stored, result = cell.scores(), cell.result()
     if cell.variant.pretrained and (stored is None or result is None):
         return {}
-    found = scores_from_json(stored["scores"] if stored else {})
-    for number, task in enumerate(experiment.tasks):
-        told = cell.task_scores(task)
-        found |= {f"{task_key(experiment, number)}.{key}": score
-                  for key, score in scores_from_json(told["scores"] if told else {}).items()}
+    scores = scores_from_json(stored["scores"] if stored else {})
+    for index, task in enumerate(experiment.tasks):
+        task_result = cell.task_scores(task)
+        scores |= {f"{task_key(experiment, index)}.{key}": score
+                   for key, score in scores_from_json(task_result["scores"] if task_result else {}).items()}
     if result is not None and result.get("validation_loss") is not None:
-        found[LOSS.key] = Score(result["validation_loss"])
-    return found
+        scores[LOSS.key] = Score(result["validation_loss"])
+    return scores
 
 
 def task_key(experiment: Experiment, index: int) -> str:
-    """A task's name; where it comes twice, with its number."""
+    """A task's name, with an index if it occurs more than once."""
     name = experiment.tasks[index].name
-    alike = [place for place, task in enumerate(experiment.tasks) if task.name == name]
+    alike = [other for other, task in enumerate(experiment.tasks) if task.name == name]
     return name if len(alike) == 1 else f"{name}-{alike.index(index) + 1}"
 
 
 def _cell_row(experiment: Experiment, cell: Cell) -> CellEntry:
     stored, result = cell.scores(), cell.result()
-    told: CellEntry = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.digest, "why": cell.failure(),
+    row: CellEntry = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.digest, "why": cell.failure(),
             "state": "failed" if cell.failure() is not None else "done", "scores": {}, "cost": {}, "curve": [],
             "digest": None}
     if stored is None or result is None:
-        return told | {"scores": {key: score.value for key, score in _scores(experiment, cell).items()}}
+        return row | {"scores": {key: score.value for key, score in _scores(experiment, cell).items()}}
     tasks = [cell.task_scores(task) for task in experiment.tasks]
     flops = stored["flops_a_step"]
     curve = read_verified_lines(cell.run / "log.jsonl", cell.retry_advice)
     return {
-        **told,
+        **row,
         "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
                  "seconds": result["elapsed_seconds"], "tokens_per_second": result["tokens_per_second"],
@@ -198,13 +198,13 @@ def experiment_metrics(experiment: Experiment, scores: Sequence[str]) -> list[Me
 
 
 def same_tokens(experiment: Experiment) -> bool:
-    """Whether all variants cut the text alike and are asked the same question, so that losses can be compared."""
+    """Whether all variants have the same tokenizer, so that losses per token can be compared."""
     return experiment.corpus is not None or len({json.dumps(one.recipe.values["tokenizer"], sort_keys=True)
                                                  for one in experiment.variants}) == 1
 
 
 def check_metric(experiment: Experiment) -> None:
-    """A measure that cannot decide is refused before anything is trained."""
+    """Refuse a metric that cannot decide, before anything is trained."""
     if experiment.measure is None:
         return
     tasks = {f"{task_key(experiment, number)}.{name}" for number, task in enumerate(experiment.tasks)
@@ -213,10 +213,9 @@ def check_metric(experiment: Experiment) -> None:
     if experiment.measure not in known:
         raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(known))}.')
     if experiment.measure == LOSS.key and not same_tokens(experiment):
-        raise UserError("validation_loss is counted by the token, and these recipes cut the text into different "
-                        "tokens: whoever has longer ones seems to lose more on each. Bits per byte spread the loss "
-                        "over the bytes of the text, which are the same for all: leave --measure out, or give all "
-                        "recipes one corpus.")
+        raise UserError("validation_loss is a loss per token, and these recipes have different tokenizers: longer "
+                        "tokens have a higher loss each. Bits per byte divide the loss by the bytes of the text, which "
+                        "are the same for all: leave --measure out, or give all recipes one corpus.")
 
 
 def _variant_row(name: str, metrics: Sequence[MetricInfo], cell_rows: Sequence[CellEntry]) -> RowEntry:
@@ -226,13 +225,13 @@ def _variant_row(name: str, metrics: Sequence[MetricInfo], cell_rows: Sequence[C
         values = [one["scores"][measure.key] for one in cells if measure.key in one["scores"]]
         if values:
             scores[measure.key] = {"mean": fmean(values), "spread": sample_std(values), "values": values}
-    costs = [one["cost"] for one in cells if one["cost"]]  # random weights cost nothing
+    costs = [one["cost"] for one in cells if one["cost"]]  # random weights have no training cost
     cost = {key: fmean(one[key] for one in costs) for key in COSTS} if costs else {}
     return {"variant": name, "scores": scores, "cost": cost}
 
 
 class PairwiseDifferences:
-    """Differences between variants, paired by the seeds that both have; those by one measure are corrected together."""
+    """Differences between variants, paired by their common seeds; p-values are corrected per metric."""
 
     def __init__(self, experiment: Experiment, metrics: Sequence[MetricInfo],
                  scores: Mapping[tuple[str, int], Mapping[str, Score]], digests: Mapping[tuple[str, int], str | None]):
@@ -259,14 +258,14 @@ class PairwiseDifferences:
                  if all(metric.key in self.scores.get((name, seed), {}) for name in (a, b))]
         if not seeds:
             return None
-        same = all(self.digests[a, seed] == self.digests[b, seed] for seed in seeds)
-        found = paired_difference([self.scores[a, seed][metric.key] for seed in seeds],
-                           [self.scores[b, seed][metric.key] for seed in seeds], metric.higher, identical=same,
-                           margin=metric.margin)
-        return replace(found, note=self._lowercase_note(metric, a, b))
+        identical = all(self.digests[a, seed] == self.digests[b, seed] for seed in seeds)
+        difference = paired_difference([self.scores[a, seed][metric.key] for seed in seeds],
+                                       [self.scores[b, seed][metric.key] for seed in seeds], metric.higher,
+                                       identical=identical, margin=metric.margin)
+        return replace(difference, note=self._lowercase_note(metric, a, b))
 
     def _lowercase_note(self, metric: MetricInfo, a: str, b: str) -> str | None:
-        """A tokenizer that drops capitals makes its text cheaper, which is no merit of the model."""
+        """A note if only one of the tokenizers lowercases, because lowercased text is easier to predict."""
         if metric.key not in METRICS or self.experiment.corpus is not None:
             return None
         lower = [one.name for one in self.experiment.variants
@@ -279,21 +278,21 @@ class PairwiseDifferences:
 
 def _contributions(experiment: Experiment, metric: MetricInfo,
                    compared: PairwiseDifferences) -> tuple[list[ContributionEntry], float | None]:
-    """What each change is worth, added to the parent and taken from the child; what is left over, the changes do to
-    each other."""
+    """The contribution of each change, added to the parent and removed from the child, and the remainder, which is
+    their interaction."""
     by_role = {(one.role, one.change): one.name for one in experiment.variants}
     parent, child = by_role["parent", None], by_role["child", None]
     rows: list[ContributionEntry] = []
     for group in experiment.details["groups"]:
         plus, minus = by_role.get(("plus", group["name"])), by_role.get(("minus", group["name"]))
         added = compared.between(metric, parent, plus) if plus else None
-        undone = compared.between(metric, minus, child) if minus else None
-        there = [one.mean for one in (added, undone) if one is not None]
+        removed = compared.between(metric, minus, child) if minus else None
+        means = [one.mean for one in (added, removed) if one is not None]
         rows.append({"change": group["name"], "keys": group["keys"], "added": _side(added) if added else None,
-                     "undone": _side(undone) if undone else None, "mean": fmean(there) if there else None})
-    whole = compared.between(metric, parent, child)
-    left = None if whole is None else whole.mean - sum(row["mean"] or 0.0 for row in rows)
-    return rows, left
+                     "undone": _side(removed) if removed else None, "mean": fmean(means) if means else None})
+    total = compared.between(metric, parent, child)
+    remainder = None if total is None else total.mean - sum(row["mean"] or 0.0 for row in rows)
+    return rows, remainder
 
 
 # --- about ------------------------------------------------------------------------------------------------------------
@@ -322,7 +321,7 @@ def _variant(lab: Lab, index: int) -> VariantEntry:
 
 
 def _diffs(experiment: Experiment) -> list[DiffEntry]:
-    """From the first recipe to each of the others; of an ablation, from the parent to the child."""
+    """Changes from the first recipe to each of the others; in an ablation from the parent to the child."""
     whole = [one for one in experiment.variants if one.role in ("recipe", "parent", "child")]
     return [{"a": whole[0].name, "b": other.name, "changes": [
         {"key": change.key, "from": change.before, "to": change.after}

@@ -1,11 +1,11 @@
-"""What `results.json` of an experiment holds, entry by entry: the reports and the verdict over a claim read it."""
+"""Types of the entries of `results.json`, which the reports and the verdict over a claim use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-ChangeEntry = TypedDict("ChangeEntry", {"key": str, "from": object, "to": object})  # "from" is a word of Python
+ChangeEntry = TypedDict("ChangeEntry", {"key": str, "from": object, "to": object})  # "from" is a keyword
 
 
 class BudgetEntry(TypedDict):
@@ -26,7 +26,7 @@ class MeasureEntry(TypedDict):
 
 
 class SideEntry(TypedDict):
-    """A `Difference`: of one side of a change, added or undone."""
+    """A `Difference`: of a change that is added to the parent or removed from the child."""
 
     mean: float
     low: float | None
@@ -44,7 +44,7 @@ class SideEntry(TypedDict):
 
 
 class DifferenceEntry(SideEntry):
-    """A `Difference` by one measure: of `b` against `a`."""
+    """A `Difference` by one metric: `b` minus `a`."""
 
     measure: str
     a: str
@@ -52,7 +52,7 @@ class DifferenceEntry(SideEntry):
 
 
 class ContributionEntry(TypedDict):
-    """What one change of an ablation is worth, added to the parent and taken from the child."""
+    """The contribution of one change in an ablation, added to the parent and removed from the child."""
 
     change: str
     keys: list[str]
@@ -62,15 +62,15 @@ class ContributionEntry(TypedDict):
 
 
 class CellEntry(TypedDict):
-    """A recipe with a seed."""
+    """A cell: a variant with a seed."""
 
     variant: str
     seed: int
     hash: str
     why: str | None
     state: str  # done or failed
-    scores: dict[str, float]  # by the measure's key
-    cost: dict[str, float]  # empty where it failed
+    scores: dict[str, float]  # by the metric's key
+    cost: dict[str, float]  # empty if it failed
     curve: list[list[float]]  # tokens, FLOPs, seconds, validation loss
     digest: str | None
 
@@ -82,7 +82,7 @@ class ScoreEntry(TypedDict):
 
 
 class RowEntry(TypedDict):
-    """A variant, over its seeds."""
+    """A variant: means over its seeds."""
 
     variant: str
     scores: dict[str, ScoreEntry]
@@ -117,7 +117,7 @@ class ClaimEntry(TypedDict):
 
 
 class LawEntry(TypedDict):
-    """A power law through points: loss = floor + factor x^-exponent."""
+    """A fitted power law: loss = floor + factor * x^-exponent."""
 
     points: list[list[float]]
     factor: float
@@ -125,7 +125,7 @@ class LawEntry(TypedDict):
     floor: float | None
     exponent_low: float | None
     exponent_high: float | None
-    band: list[list[float]]  # x, the lower end, the law, the upper end
+    band: list[list[float]]  # x, lower bound, law, upper bound
 
 
 class FitEntry(LawEntry):

@@ -1,8 +1,8 @@
-"""Running an experiment: whoever opens its folder takes cells that nobody works on, until none is left.
+"""Runs an experiment: each process takes cells that no other process works on, until all are finished.
 
-There is no server and no list of who does what. A cell is held by a lock on its folder, which the system lets go of
-when the process ends, however it ends; what is complete lies on disk. So a killed lab is taken up by `stemma resume`,
-and several processes, or machines that share the folder, work on one lab by starting the same command.
+There is no server and no scheduler. A process takes a cell by locking its folder; the operating system releases the
+lock when the process ends. Finished results are on disk. So `stemma resume` continues a killed lab, and several
+processes, or machines that share the folder, work on one lab by running the same command.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from stemma.progress import format_duration, progress_stage
 
 logger = logging.getLogger(__name__)
 
-PARENT_VARIABLE = "STEMMA_LAB_PARENT"  # tells a process who started it to help; without that one, it ends
-WAIT_SECONDS = 2.0  # seconds between looks, while others finish their cells
+PARENT_VARIABLE = "STEMMA_LAB_PARENT"  # process id that started a worker; the worker ends when it is gone
+WAIT_SECONDS = 2.0  # between checks whether other processes have finished their cells
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Lab:
 
     @classmethod
     def open(cls, folder: Path, experiment: Experiment) -> Lab:
-        with lock_folder(folder):  # whoever comes second waits until the text is parted
+        with lock_folder(folder):  # other processes wait until the text is split
             shared = split_text(experiment, folder)
         costs = VariantCosts(shared, experiment.allowance, folder)
         return cls(folder, experiment, shared, costs, experiment_cells(experiment, shared, folder))
@@ -63,8 +63,8 @@ class Lab:
 
 def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False,
                    overwrite: bool = False, show: bool = False) -> dict[str, Any]:
-    """Carry an experiment out in `out`, with what is there already (nothing is, if it is to `overwrite`); returns its
-    results, or how long it would take."""
+    """Run an experiment in `out`, reusing finished cells unless `overwrite`; returns its results, or a time estimate if
+    `dry_run`."""
     if dry_run:
         from stemma.lab.time_estimate import estimate_time
 
@@ -74,19 +74,19 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
 
 
 def open_lab(experiment: Experiment, out: Path, overwrite: bool) -> Lab:
-    """The experiment in its folder, with what is there already, ready to be worked on."""
-    known = (out / FILE).is_file() and not overwrite
-    if known:
-        Experiment.read(out)  # refuses another version, and damage
+    """Create the lab's folder, or open an existing one."""
+    exists = (out / FILE).is_file() and not overwrite
+    if exists:
+        Experiment.read(out)  # raises for another version and for damaged files
     else:
-        known = not _create_lab(experiment, out, overwrite)
+        exists = not _create_lab(experiment, out, overwrite)
     try:
         lab = _validate_lab(Lab.open(out, experiment))
     except UserError:
-        if not known and not (out / CELLS).exists():
-            shutil.rmtree(out)  # it was refused before it began
+        if not exists and not (out / CELLS).exists():
+            shutil.rmtree(out)  # the experiment was refused before it started
         raise
-    if known:  # only now: what was refused changes nothing
+    if exists:  # only after the checks, so that a refused experiment changes nothing
         with lock_folder(out):
             experiment.write(out)
     return lab
@@ -94,17 +94,17 @@ def open_lab(experiment: Experiment, out: Path, overwrite: bool) -> Lab:
 
 @accepts_device
 def resume_lab(out: Path, *, processes: int = 1, device: str | None = None, show: bool = False) -> dict[str, Any]:
-    """Go on with an experiment, or help with one that others work on."""
+    """Resume an experiment, or join one that other processes work on."""
     with _resumable(out):
         lab = Lab.open(out, Experiment.read(out))
         return work_on(lab if (out / CELLS).exists() else _validate_lab(lab), processes, show)
 
 
 def _create_lab(experiment: Experiment, out: Path, overwrite: bool) -> bool:
-    """The lab's folder in one stroke, before anything slow; whether it was made here: somebody may have been faster."""
+    """Create the lab's folder atomically, before anything slow; False if another process was faster."""
     try:
-        with atomic_folder(out, overwrite, checksums=False) as place:
-            experiment.write(place)
+        with atomic_folder(out, overwrite, checksums=False) as temporary:
+            experiment.write(temporary)
     except UserError:
         if overwrite or not (out / FILE).is_file():
             raise
@@ -119,7 +119,7 @@ def _validate_lab(lab: Lab) -> Lab:
 
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Whatever stops a lab whose folder stands, it can go on."""
+    """Add the command that resumes the lab to interruptions and full-disk errors."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
@@ -133,31 +133,32 @@ def _resumable(out: Path) -> Iterator[None]:
 
 
 def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
-    """Whatever is left to do in a lab, and its results."""
+    """Run the pending cells of a lab and return its results."""
     from stemma.lab.results import write_results
 
     total = len(lab.distinct_cells())
-    waiting = lab.pending_cells()
-    if len(waiting) < total:
-        logger.info(f"{total - len(waiting)} of {pluralize(total, 'cell')} are there already.")
-    in_turns = lab.experiment.allowance.unit == "minutes" and sum(one.pretrained for one in lab.experiment.variants) > 1
-    with use_device(requested_device() or lab.experiment.device), _worker_processes(lab.folder,
-                                                                                    min(processes, len(waiting))):
-        (_run_round_robin if in_turns else _run_sequentially)(lab, show, total)
+    pending = lab.pending_cells()
+    if len(pending) < total:
+        logger.info(f"{total - len(pending)} of {pluralize(total, 'cell')} are finished already.")
+    pretrained = sum(variant.pretrained for variant in lab.experiment.variants)
+    round_robin = lab.experiment.allowance.unit == "minutes" and pretrained > 1
+    with use_device(requested_device() or lab.experiment.device), \
+            _worker_processes(lab.folder, min(processes, len(pending))):
+        (_run_round_robin if round_robin else _run_sequentially)(lab, show, total)
     return {**write_results(lab)}
 
 
 def _run_sequentially(lab: Lab, show: bool, total: int) -> None:
-    work = CellRunner(lab.experiment, lab.text_split, lab.costs, show)
+    runner = CellRunner(lab.experiment, lab.text_split, lab.costs, show)
     began, before, parent = time.perf_counter(), len(lab.pending_cells()), str(os.getppid())
-    while waiting := lab.pending_cells():
+    while pending := lab.pending_cells():
         worked = False
-        for cell in waiting:
+        for cell in pending:
             if os.environ.get(PARENT_VARIABLE, parent) != parent:
                 raise Interrupted("the process that asked for help is gone.")
             try:
                 with cell.node.lock():
-                    if cell.is_done(lab.experiment):  # by somebody else, meanwhile
+                    if cell.is_done(lab.experiment):  # another process was faster
                         continue
                     left = len(lab.pending_cells())
                     done = before - left  # by all processes
@@ -166,7 +167,7 @@ def _run_sequentially(lab: Lab, show: bool, total: int) -> None:
                     label = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
                     logger.info(f"{label}{pace}")
                     with progress_stage(label, bar="none"):
-                        work.run(cell)
+                        runner.run(cell)
                     worked = True
             except FolderLockedError:
                 continue
@@ -175,22 +176,23 @@ def _run_sequentially(lab: Lab, show: bool, total: int) -> None:
 
 
 def _run_round_robin(lab: Lab, show: bool, total: int) -> None:
-    """All variants of a seed share one process and its clock; another machine may take another seed."""
-    work = CellRunner(lab.experiment, lab.text_split, lab.costs, show)
-    while waiting := lab.pending_cells():
+    """Train all variants of a seed in turns in one process; another machine may take another seed."""
+    runner = CellRunner(lab.experiment, lab.text_split, lab.costs, show)
+    while pending := lab.pending_cells():
         worked = False
-        for seed in dict.fromkeys(cell.seed for cell in waiting):
-            cells = [cell for cell in waiting if cell.seed == seed]
+        for seed in dict.fromkeys(cell.seed for cell in pending):
+            cells = [cell for cell in pending if cell.seed == seed]
             try:
                 with _lock_all(cells):
                     logger.info(f"seed {seed}: {pluralize(len(cells), 'cell')} in turns, "
                                 f"{lab.experiment.allowance.describe()} each")
                     began = time.time()
                     with progress_stage(f"seed {seed}: {pluralize(len(cells), 'cell')} in turns", bar="none"):
-                        train_round_robin(work, [cell for cell in distinct_cells(cells, ()) if cell.variant.pretrained])
+                        train_round_robin(runner, [cell for cell in distinct_cells(cells, ())
+                                                   if cell.variant.pretrained])
                     for cell in cells:
                         if cell.failure() is None:
-                            work.run(cell, began)
+                            runner.run(cell, began)
                     worked = True
             except FolderLockedError:
                 continue
@@ -200,37 +202,37 @@ def _run_round_robin(lab: Lab, show: bool, total: int) -> None:
 
 @contextmanager
 def _lock_all(cells: Sequence[Cell]) -> Iterator[None]:
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for cell in distinct_cells(cells, ()):
-            held.enter_context(cell.node.lock())
+            stack.enter_context(cell.node.lock())
         yield
 
 
 @contextmanager
 def _worker_processes(folder: Path, processes: int) -> Iterator[None]:
-    """So many processes in all, each with its share of the cores; the others end when there is nothing left to do."""
+    """Start further processes, `processes` in total, and divide the cores; they end when no cell is left."""
     if processes <= 1:
         yield
         return
-    share = limit_threads(processes)
+    threads = limit_threads(processes)
     command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json", "--device", requested_device() or AUTO,
                *plugins.command_line_options()]
     with (folder / "workers.log").open("ab") as log:
-        started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                    env={**os.environ, "OMP_NUM_THREADS": str(share),
+        workers = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    env={**os.environ, "OMP_NUM_THREADS": str(threads),
                                          PARENT_VARIABLE: str(os.getpid())})
                    for _ in range(processes - 1)]
         try:
             yield
         finally:
-            for process in started:
-                process.terminate()  # a finished lab has no work left for them; an interrupted one is saved
-            for process in started:
+            for process in workers:
+                process.terminate()  # no cells are left; or the lab is interrupted, and they save their state
+            for process in workers:
                 process.wait()
 
 
 def limit_threads(processes: int) -> int:
-    """The threads of this process, where it is one of several; alone, it has all."""
+    """Limit this process's threads if it is one of several; returns the number of threads."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,11 +1,10 @@
-"""What more of something buys: loss falls as a power of parameters, tokens or computation, down to a floor.
+"""Scaling laws: loss as a power law of parameters, tokens or FLOPs, with an optional floor (irreducible loss).
 
 The law is y = floor + factor * x^-exponent (Kaplan et al. 2020, arXiv:2001.08361, without a floor; Hoffmann et al.
-2022, arXiv:2203.15556, with one). In logarithms a law without a floor is a straight line; a floor bends it, and is only
-believed where there are points enough and they bend: a bend seen in noise would be a false promise of where learning
-ends.
+2022, arXiv:2203.15556, with one). On log-log axes a law without a floor is a straight line. A floor is fitted only if
+there are enough points and the BIC strongly favours it, because noise can look like a floor.
 
-The band is a bootstrap over seeds: a seed is drawn with all its points, because those of one run hang together.
+The band is a bootstrap over seeds: all points of a seed are resampled together, because they are correlated.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from stemma.tasks.metrics.student_t import student_t
 
 Point = tuple[float, float, int]  # x, y, seed
 MIN_POINTS, MIN_POINTS_FOR_FLOOR = 3, 4  # different x
-# By how much the information criterion of Schwarz must favour a floor: "strong" evidence (Kass and Raftery 1995).
+# By how much the BIC must favour a floor: "strong" evidence (Kass and Raftery 1995).
 BIC_MARGIN = 6.0
-EXPONENTS = np.geomspace(0.01, 4.0, 800)  # that are tried where there is a floor: the other two numbers follow
-BAND_POINTS = 40  # of the band
+EXPONENTS = np.geomspace(0.01, 4.0, 800)  # grid for a law with a floor; factor and floor follow from the exponent
+BAND_POINTS = 40
 CURVE = "validation_loss"
 
 
 @dataclass(frozen=True)
 class _PowerLaw:
-    """One law for each draw: arrays of equal length. x counts in units of `unit`, so that no power overflows."""
+    """One law per bootstrap sample, as arrays of equal length. x is divided by `unit`, so that no power overflows."""
 
     unit: float
     exponent: NDArray[np.float64]
@@ -48,8 +47,8 @@ Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], _PowerLaw]  # x, y, (draws,
 
 
 def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> LawEntry | None:
-    """The law through the points, as the results hold it; None where there are fewer than three different x, or
-    something that has no logarithm."""
+    """The fitted law as an entry of results.json; None if there are fewer than three different x, or values that are
+    not positive."""
     usable = len({x for x, _, _ in points}) >= MIN_POINTS and all(x > 0 and y > 0 for x, y, _ in points)
     if not usable:
         return None
@@ -79,22 +78,21 @@ def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> LawEn
 
 
 def fit_all(rows: Sequence[Mapping[str, Any]], measure: str) -> list[FitEntry]:
-    """Every law that the runs allow, recipe by recipe. A row is a run: recipe, size, seed, parameters, tokens, flops, y
-    (its measure), curve (tokens, flops, seconds, validation loss) and warmup_tokens, before which a curve says more
-    about the warm-up than about the recipe."""
+    """All laws that can be fitted, by recipe. A row is a run: recipe, size, seed, parameters, tokens, flops, y (the
+    metric), curve (tokens, flops, seconds, validation loss) and warmup_tokens; earlier points are not used."""
     found: list[FitEntry] = []
     for recipe in dict.fromkeys(row["recipe"] for row in rows):
         mine = [row for row in rows if row["recipe"] == recipe]
         largest = max(row["parameters"] for row in mine)
         several = len({row["parameters"] for row in mine}) > 1
         of_largest = ", of the largest size" if several else ""
-        where_best = ", where no size had done better with less" if several else ""
-        own = "the loss is the recipe's own and says nothing against another's."
+        where_best = ", on the compute frontier" if several else ""
+        own = "the loss is that of the recipe's own objective and not comparable with another recipe's."
         kinds = [
             ("parameters", measure, [(row["parameters"], row["y"], row["seed"]) for row in mine],
              "Each point is a run; all had the same budget."),
-            ("tokens", CURVE, [point for row in mine if row["parameters"] == largest for point in _curve_points(row,
-                                                                                                                0)],
+            ("tokens", CURVE,
+             [point for row in mine if row["parameters"] == largest for point in _curve_points(row, 0)],
              f"Points of the learning curves after the warm-up{of_largest}; {own}"),
             ("flops", CURVE, _frontier([point for row in mine for point in _curve_points(row, 1)]),
              f"Points of the learning curves after the warm-up{where_best}; {own}")]
@@ -110,18 +108,18 @@ def _curve_points(row: Mapping[str, Any], column: int) -> list[Point]:
 
 
 def _frontier(points: Sequence[Point]) -> list[Point]:
-    """Those than which no point of the same seed is lower at no more cost."""
+    """The compute frontier: points with a lower loss than all cheaper points of the same seed."""
     best: dict[int, float] = {}
-    kept = []
+    frontier = []
     for x, y, seed in sorted(points):
         if y < best.get(seed, math.inf):
             best[seed] = y
-            kept.append((x, y, seed))
-    return kept
+            frontier.append((x, y, seed))
+    return frontier
 
 
 def _select_model(x: np.ndarray, y: np.ndarray) -> tuple[Fit, bool]:
-    """How to fit, and whether that has a floor."""
+    """The fit function to use, and whether it has a floor."""
     if len(np.unique(x)) >= MIN_POINTS_FOR_FLOOR:
         once = np.ones((1, len(x)))
         straight, bent = (float(((np.log(fit(x, y, once)(x)[0]) - np.log(y)) ** 2).sum()) + 1e-12 * len(x)
@@ -132,7 +130,7 @@ def _select_model(x: np.ndarray, y: np.ndarray) -> tuple[Fit, bool]:
 
 
 def _fit_log_linear(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLaw:
-    """A line in logarithms."""
+    """Linear regression of log y on log x."""
     unit = math.exp(float(np.log(x).mean()))
     across, up = np.log(x / unit), np.log(y)
     total = times.sum(1)
@@ -142,8 +140,8 @@ def _fit_log_linear(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLa
 
 
 def _fit_with_floor(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLaw:
-    """The least squares of relative errors: for each exponent floor and factor are those of a straight line, neither
-    below 0, and the best of many exponents is taken."""
+    """Least squares of relative errors: for each exponent of a grid, floor and factor by non-negative linear
+    regression; the best exponent is taken."""
     unit = math.exp(float(np.log(x).mean()))
     basis = (x[:, None] / unit) ** -EXPONENTS  # (points, exponents)
     weight = times / y**2
@@ -158,7 +156,7 @@ def _fit_with_floor(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLa
 
 
 def _band(drawn: np.ndarray, middle: object, seeds: int) -> np.ndarray:
-    """(2, ...) from the draws along the first axis: their deviation times the t of so few seeds. Three seeds make ten
-    different draws, too few for quantiles of something as crooked as an exponent."""
+    """(2, ...) interval from the bootstrap samples along the first axis: their standard deviation times the t quantile.
+    Three seeds give only ten different samples, too few for quantiles."""
     half = math.sqrt(seeds / (seeds - 1)) * student_t(seeds - 1) * drawn.std(0)
     return np.stack([middle - half, middle + half])

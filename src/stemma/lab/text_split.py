@@ -1,8 +1,8 @@
-"""The same text for all: what is trained on and what is held out is decided once, before any tokenizer sees it.
+"""The split of an experiment's text into training and held-out documents, made once and before any tokenizer sees it.
 
-Raw text is parted by whole documents, or where there are only long ones by the end of the longest, and written as JSON
-lines below the lab's folder. A finished corpus holds out by its own rule, which is the same for all that read it. What
-is held out is asked in stretches of a few sentences: many small questions tell more about noise than few large ones.
+Raw text is split by whole documents; if there are only long ones, the end of the longest is held out. Both parts are
+JSON lines in the lab's folder. A corpus folder has its own validation split, the same for all variants. The held-out
+text is scored in chunks of a few sentences: many small chunks give a better estimate of the variance.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from stemma.text.readers import list_files
 from stemma.training.run_folder import TextReadingOptions
 
 FOLDER, TRAIN, HELD_OUT, SOURCE = "text", "train.jsonl", "held_out.jsonl", "source.json"
-HELD_OUT_FRACTION = 0.05  # of the characters are held out
-MAX_HELD_OUT_CHARS = 400_000  # characters are enough, however long the text
-EVAL_CHARS = 48_000  # characters of them that every model is asked about
-CHUNK_CHARS = 1200  # characters of a question: a few windows of a small model
+HELD_OUT_FRACTION = 0.05  # of the characters
+MAX_HELD_OUT_CHARS = 400_000
+EVAL_CHARS = 48_000  # held-out characters that every model is scored on
+CHUNK_CHARS = 1200  # minimum size of a chunk: a few context lengths of a small model
 SEED = 20_260_713
 
 
 @dataclass(frozen=True)
 class TextSplit:
-    """What every variant learns from and is asked about."""
+    """Training text and evaluation chunks, the same for all variants."""
 
     corpus: str | None
     text: tuple[str, ...]
@@ -46,46 +46,46 @@ class TextSplit:
 
 
 def split_text(experiment: Experiment, folder: Path) -> TextSplit:
-    """The text of an experiment, parted at the first call and the same ever after."""
+    """Split the text of an experiment, or read the split that was made before."""
     if experiment.corpus is not None:
         return _from_corpus(experiment)
-    place = folder / FOLDER
+    text_folder = folder / FOLDER
     source = json.dumps([[sha256(file) for file in list_files(experiment.text)], asdict(experiment.reading)])
-    if not (place / SOURCE).is_file():
-        _split(experiment, place, source)
-    elif (place / SOURCE).read_text(encoding="utf-8") != source:
+    if not (text_folder / SOURCE).is_file():
+        _split(experiment, text_folder, source)
+    elif (text_folder / SOURCE).read_text(encoding="utf-8") != source:
         raise UserError(f"{folder} was begun with another text, or it was read in another way; its cells cannot be "
                         "compared with new ones: choose another --out.")
-    again = f"delete {place}, and `stemma resume {folder}` makes it again from {', '.join(experiment.text)}."
-    if (place / CHECKSUMS).is_file():  # labs made before there were any have none
-        verify_checksums(place, "the text of the lab", again, (TRAIN, HELD_OUT, SOURCE))
-    with explain_damage(place / HELD_OUT, again):
-        documents = [str(line["text"]) for line in read_lines(place / HELD_OUT, again)]
-    facts = {"text": list(experiment.text), "documents": sum(1 for _ in _lines(place / TRAIN)),
-             "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
-    digest = f"{sha256(place / TRAIN)} {sha256(place / HELD_OUT)}"
-    return TextSplit(None, (str((place / TRAIN).resolve()),), TextReadingOptions(), eval_chunks(documents), digest,
-                     facts)
+    advice = f"delete {text_folder}, and `stemma resume {folder}` makes it again from {', '.join(experiment.text)}."
+    if (text_folder / CHECKSUMS).is_file():  # labs made before there were any have none
+        verify_checksums(text_folder, "the text of the lab", advice, (TRAIN, HELD_OUT, SOURCE))
+    with explain_damage(text_folder / HELD_OUT, advice):
+        documents = [str(line["text"]) for line in read_lines(text_folder / HELD_OUT, advice)]
+    summary = {"text": list(experiment.text), "documents": sum(1 for _ in _lines(text_folder / TRAIN)),
+               "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
+    digest = f"{sha256(text_folder / TRAIN)} {sha256(text_folder / HELD_OUT)}"
+    train_file = str((text_folder / TRAIN).resolve())
+    return TextSplit(None, (train_file,), TextReadingOptions(), eval_chunks(documents), digest, summary)
 
 
 def _from_corpus(experiment: Experiment) -> TextSplit:
     assert experiment.corpus is not None
     corpus = Corpus.open(experiment.corpus)
-    shares = {one.recipe.settings.corpus.validation for one in experiment.variants}
-    if len(shares) > 1:
-        told = ", ".join(map(str, sorted(shares)))
-        raise UserError(f"the recipes hold out different shares of the text ({told}), so there is nothing that none of "
-                        "them has read; add corpus.validation=0.02.")
-    view = train_validation_split(corpus, shares.pop())[1].documents_for("full_sentences")
-    documents = [view.document_text(number) for number in range(len(view.document_ranges))]
+    fractions = {variant.recipe.settings.corpus.validation for variant in experiment.variants}
+    if len(fractions) > 1:
+        listing = ", ".join(map(str, sorted(fractions)))
+        raise UserError(f"the recipes hold out different fractions of the text ({listing}), so there is no text that "
+                        "all of them hold out; add corpus.validation=0.02.")
+    view = train_validation_split(corpus, fractions.pop())[1].documents_for("full_sentences")
+    documents = [view.document_text(index) for index in range(len(view.document_ranges))]
     if not documents:
         raise UserError(f"the corpus {experiment.corpus} holds nothing out, so the models cannot be asked about text "
                         "they have not read; set corpus.validation above 0.")
-    marks = {name: corpus.annotation_digest(name) for name in corpus.annotations()}
-    facts = {"text": [experiment.corpus], "documents": len(corpus.document_starts) - 1 - len(documents),
-             "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
+    annotations = {name: corpus.annotation_digest(name) for name in corpus.annotations()}
+    summary = {"text": [experiment.corpus], "documents": len(corpus.document_starts) - 1 - len(documents),
+               "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
     return TextSplit(experiment.corpus, (), experiment.reading, eval_chunks(documents),
-                      json.dumps([corpus.fingerprint, marks], sort_keys=True), facts)
+                     json.dumps([corpus.fingerprint, annotations], sort_keys=True), summary)
 
 
 def _split(experiment: Experiment, text_folder: Path, source: str) -> None:
@@ -96,27 +96,28 @@ def _split(experiment: Experiment, text_folder: Path, source: str) -> None:
     total = sum(sizes)
     if not total:
         raise UserError(f"{', '.join(experiment.text)} holds no text; give a file with sentences in it.")
-    wanted = min(round(HELD_OUT_FRACTION * total), MAX_HELD_OUT_CHARS)
-    held, cut = hold_out(sizes, wanted, SEED), None
-    if not held:  # a few long documents: the end of the longest
-        cut = sizes.index(max(sizes))
+    target_chars = min(round(HELD_OUT_FRACTION * total), MAX_HELD_OUT_CHARS)
+    held_out, truncated = hold_out(sizes, target_chars, SEED), None
+    if not held_out:  # only long documents: hold out the end of the longest
+        truncated = sizes.index(max(sizes))
     with atomic_folder(text_folder, overwrite=True) as folder:
-        kept: list[str] = []
-        write_documents(folder / TRAIN, _training_documents(experiment, held, cut, wanted, kept), "text")
-        if not kept:
+        held_out_documents: list[str] = []
+        write_documents(folder / TRAIN, _training_documents(experiment, held_out, truncated, target_chars,
+                                                            held_out_documents), "text")
+        if not held_out_documents:
             raise UserError(f"{', '.join(experiment.text)} is too little text to hold some of it out; give more.")
-        write_documents(folder / HELD_OUT, kept, "text")
+        write_documents(folder / HELD_OUT, held_out_documents, "text")
         (folder / SOURCE).write_text(source, encoding="utf-8")
 
 
-def _training_documents(experiment: Experiment, held_out: set[int], cut: int | None, target_chars: int,
+def _training_documents(experiment: Experiment, held_out: set[int], truncated: int | None, target_chars: int,
                         held_out_documents: list[str]) -> Iterator[str]:
-    """The documents to train on; those held out go into `kept`."""
-    for number, text in _documents(experiment):
-        if number in held_out:
+    """The training documents; held-out text is appended to `held_out_documents`."""
+    for index, text in _documents(experiment):
+        if index in held_out:
             held_out_documents.append(text)
             continue
-        if number == cut:
+        if index == truncated:
             lines = text.splitlines(keepends=True)
             ends = np.cumsum([len(line) for line in reversed(lines)])
             last = min(len(lines) - 1, int(np.searchsorted(ends, target_chars)) + 1) if len(lines) > 1 else 0
@@ -128,7 +129,7 @@ def _training_documents(experiment: Experiment, held_out: set[int], cut: int | N
 
 
 def _documents(experiment: Experiment) -> Iterator[tuple[int, str]]:
-    """Whole ones: a long document comes in passages."""
+    """Whole documents: a long one is read in several passages."""
     current = -1
     parts: list[str] = []
     for number, text in numbered_texts(experiment.text, experiment.reading):
@@ -142,27 +143,28 @@ def _documents(experiment: Experiment) -> Iterator[tuple[int, str]]:
 
 
 def eval_chunks(documents: Sequence[str]) -> tuple[str, ...]:
-    """Neighbouring lines of at least STRETCH characters each, drawn over all that is held out; long lines are cut."""
-    found: list[str] = []
+    """Chunks of neighbouring lines, each of at least CHUNK_CHARS, sampled from all held-out text; long lines are
+    split."""
+    chunks: list[str] = []
     for text in documents:
         current = ""
         for line in text.splitlines(keepends=True):
             for start in range(0, len(line), CHUNK_CHARS):
                 current += line[start:start + CHUNK_CHARS]
                 if len(current) >= CHUNK_CHARS:
-                    found.append(current)
+                    chunks.append(current)
                     current = ""
         if current.strip():
-            found.append(current)
-    found = [text for text in found if text.strip()]
-    order = np.random.default_rng(SEED).permutation(len(found))
-    total, chosen = 0, []
-    for number in order:
+            chunks.append(current)
+    chunks = [text for text in chunks if text.strip()]
+    order = np.random.default_rng(SEED).permutation(len(chunks))
+    total, sample = 0, []
+    for index in order:
         if total >= EVAL_CHARS:
             break
-        chosen.append(int(number))
-        total += len(found[number])
-    return tuple(found[number] for number in sorted(chosen))
+        sample.append(int(index))
+        total += len(chunks[index])
+    return tuple(chunks[index] for index in sorted(sample))
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""How long it will take: a few steps of every variant, one measuring and one fine-tune of every kind of network.
+"""Time estimate of an experiment: times a few steps of every variant, and one evaluation and fine-tune per network.
 
-Networks of one shape on one vocabulary cost the same to ask and to fine-tune, so that is tried once for each shape, by
-a model that has learnt for a few steps only. Everything happens in a folder that is thrown away; the corpora stay in
-the cache, where the experiment itself finds them.
+Evaluation and fine-tuning of networks with the same shape and vocabulary cost the same, so they are timed once, with a
+model that trained for a few steps. Everything runs in a temporary folder; the corpora stay in the cache, where the
+experiment reuses them.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WARMUP_STEPS, TIMED_STEPS = 3, 12  # steps before the clock starts, and steps that it counts
-FINETUNE_STEPS = 8  # steps of a fine-tune
-ONE_STEP_EPOCHS = 1e-9  # seconds: a loop that goes on so long takes one step
+WARMUP_STEPS, TIMED_STEPS = 3, 12
+FINETUNE_STEPS = 8
+ONE_STEP_SECONDS = 1e-9  # a budget after which the loop stops at its first step
 
 
 def estimate_time(experiment: Experiment, processes: int = 1) -> dict[str, Any]:
-    """The cells, what each costs, and how long all of them take on this machine with so many processes. The forecast is
-    remembered, so that the report can hold it against what came."""
+    """The cells, the cost of each, and the total time on this machine with this many processes. The estimate is stored,
+    so that the report can compare it with the time it took."""
     from stemma.lab.run_experiment import Lab, limit_threads
 
     limit_threads(processes)
     with tempfile.TemporaryDirectory() as temporary:
         lab = Lab.open(Path(temporary), experiment)
         lab.costs.check(experiment.variants)
-        trial = TimeEstimator(CellRunner(experiment, lab.text_split, lab.costs, False), Path(temporary) / "tries")
+        estimator = TimeEstimator(CellRunner(experiment, lab.text_split, lab.costs, False), Path(temporary) / "tries")
         distinct = {cell.digest: cell for cell in lab.cells if cell.seed == experiment.seeds[0]}
         rows = {}
-        for place, (number, cell) in enumerate(distinct.items(), 1):
-            logger.info(f"trying {cell.variant.name} ({place} of {len(distinct)})")
-            with silenced():  # whatever there is to say is said when the cell is trained in earnest
-                rows[number] = trial.estimate_cell(cell)
+        for index, (digest, cell) in enumerate(distinct.items(), 1):
+            logger.info(f"timing {cell.variant.name} ({index} of {len(distinct)})")
+            with silenced():  # the messages appear when the cell is trained
+                rows[digest] = estimator.estimate_cell(cell)
     seconds = sum(row["seconds"] for row in rows.values()) * len(experiment.seeds) / processes
     create_cache_folder(_estimate_file(lab).parent)
     atomic_write(_estimate_file(lab), json.dumps({"seconds": seconds}))
-    listed = [{"variant": cell.variant.name, **rows[cell.digest]} for cell in lab.cells
-              if cell.seed == experiment.seeds[0]]
+    variants = [{"variant": cell.variant.name, **rows[cell.digest]} for cell in lab.cells
+                if cell.seed == experiment.seeds[0]]
     return {"kind": experiment.kind, "title": experiment.title, "cells": len(rows) * len(experiment.seeds),
-            "seeds": list(experiment.seeds), "seconds": seconds, "processes": processes, "variants": listed,
+            "seeds": list(experiment.seeds), "seconds": seconds, "processes": processes, "variants": variants,
             "budget": {"unit": experiment.allowance.unit, "amount": experiment.allowance.amount},
             "details": dict(experiment.details)}
 
 
 def stored_estimate(lab: Lab) -> float | None:
-    """What a dry run said of these very cells; None: there was none here."""
+    """The estimate in seconds of a dry run with the same cells; None if there was none."""
     file, advice = _estimate_file(lab), "delete it: only the time that was expected is forgotten."
     if not file.is_file():
         return None
@@ -77,19 +77,19 @@ def stored_estimate(lab: Lab) -> float | None:
 
 
 def _estimate_file(lab: Lab) -> Path:
-    number = short_digest(sorted({cell.digest for cell in lab.cells}), [asdict(task) for task in lab.experiment.tasks])
-    return cache_folder() / "forecasts" / f"{number}.json"
+    digest = short_digest(sorted({cell.digest for cell in lab.cells}), [asdict(task) for task in lab.experiment.tasks])
+    return cache_folder() / "forecasts" / f"{digest}.json"
 
 
 class TimeEstimator:
-    """Short trials in a folder of their own; what depends on the shape of a network alone is tried once for each."""
+    """Times short runs in a temporary folder; costs that depend on a network's shape alone are timed once per shape."""
 
     def __init__(self, runner: CellRunner, folder: Path):
         self.runner, self.folder = runner, folder
-        self.shapes: dict[str, float] = {}  # seconds after the training
+        self.shapes: dict[str, float] = {}  # seconds of evaluation and fine-tuning, by shape
 
     def estimate_cell(self, cell: Cell) -> dict[str, Any]:
-        """What one cell of this variant costs."""
+        """Steps, tokens, FLOPs and seconds of a cell."""
         began = time.perf_counter()
         cost, steps = self.runner.costs.step_cost(cell.variant), self.runner.costs.steps(cell.variant.recipe)
         run = self.folder / cell.digest
@@ -97,38 +97,41 @@ class TimeEstimator:
         training = open_run(run, False)
         with training.trainer as loop:
             for _ in range(WARMUP_STEPS):
-                loop.run_for(ONE_STEP_EPOCHS)
-            opened = time.perf_counter() - began
-            a_step = _time_call(lambda: [loop.run_for(ONE_STEP_EPOCHS) for _ in range(TIMED_STEPS)]) / TIMED_STEPS
-            a_look, a_save = _time_call(loop.validate), _time_call(loop.save)
+                loop.run_for(ONE_STEP_SECONDS)
+            opening_seconds = time.perf_counter() - began
+            timed = _time_call(lambda: [loop.run_for(ONE_STEP_SECONDS) for _ in range(TIMED_STEPS)])
+            step_seconds = timed / TIMED_STEPS
+            validation_seconds, save_seconds = _time_call(loop.validate), _time_call(loop.save)
             if steps is None:
-                steps = round(60 * self.runner.experiment.allowance.amount / a_step)
-                spent = 60 * self.runner.experiment.allowance.amount
+                steps = round(60 * self.runner.experiment.allowance.amount / step_seconds)
+                training_seconds = 60 * self.runner.experiment.allowance.amount
             else:
                 saves = steps // loop.settings.checkpoint_every + 1
-                spent = steps * a_step + (NUM_VALIDATIONS + 1) * a_look + saves * a_save
-            closed = _time_call(lambda: training.finish(loop.summarize()))
+                training_seconds = (steps * step_seconds + (NUM_VALIDATIONS + 1) * validation_seconds
+                                    + saves * save_seconds)
+            closing_seconds = _time_call(lambda: training.finish(loop.summarize()))
         shape = short_digest(cell.variant.recipe.values["network"], training.corpus.fingerprint,
-                       cell.variant.recipe.settings.corpus.sequence_length)
+                             cell.variant.recipe.settings.corpus.sequence_length)
         if shape not in self.shapes:
-            asked = _time_call(lambda: held_out_scores(load(run, choose_device()), self.runner.shared.eval_chunks))
-            self.shapes[shape] = asked + sum(self._estimate_finetune(run,
-                                                                     task) for task in self.runner.experiment.tasks)
+            chunks = self.runner.shared.eval_chunks
+            evaluation_seconds = _time_call(lambda: held_out_scores(load(run, choose_device()), chunks))
+            self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task)
+                                                          for task in self.runner.experiment.tasks)
         return {"steps": steps, "tokens": round(steps * cost.tokens), "flops": steps * cost.flops,
-                "parameters": cost.parameters, "training_seconds": spent,
-                "seconds": opened + spent + closed + self.shapes[shape]}
+                "parameters": cost.parameters, "training_seconds": training_seconds,
+                "seconds": opening_seconds + training_seconds + closing_seconds + self.shapes[shape]}
 
     def _estimate_finetune(self, model: Path, task: DownstreamTask) -> float:
-        """A fine-tune of a few steps, drawn out to its whole length."""
+        """Seconds of a fine-tune, extrapolated from its first steps."""
         run = self.folder / "task"
         began = time.perf_counter()
         result = finetune_on(task, model, run, steps=FINETUNE_STEPS, overwrite=True)
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - began
         seconds: float = result["seconds"]
-        return took + seconds * (num_steps(run, task.epochs) / FINETUNE_STEPS - 1)
+        return elapsed + seconds * (num_steps(run, task.epochs) / FINETUNE_STEPS - 1)
 
 
-def _time_call(do: Callable[[], Any]) -> float:
+def _time_call(function: Callable[[], Any]) -> float:
     began = time.perf_counter()
-    do()
+    function()
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The corpus and the price of each variant, found once and kept: what a step costs decides how many there are."""
+"""Corpus and step cost of each variant, computed once: the cost of a step determines the number of steps."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ class VariantCosts:
         self._known: dict[str, StepCost] = {}
 
     def check(self, variants: tuple[Variant, ...]) -> None:
-        """Everything that would only come up in the middle of the night: a recipe that the text does not suit, and a
-        budget that ends before the warm-up does."""
+        """Check all variants before training: recipes must fit the text, and budgets must exceed the warm-up."""
         problems: list[tuple[str, str]] = []
         for variant in variants:
             try:
                 if is_parallel(variant.recipe):
                     raise UserError("reads pairs of texts; the lab compares recipes that read running text")
                 check_requirements(self.resolved_recipe(variant), self.corpus(variant))
-                problems += [(variant.name, told) for told in self._warmup_problem(variant)]
+                problems += [(variant.name, problem) for problem in self._warmup_problem(variant)]
             except UserError as error:
-                told = [error.message, *(f"{where}: {why}" for where, why in error.problems)]
-                problems.append((variant.name, "; ".join(told)))
+                reasons = [error.message, *(f"{where}: {why}" for where, why in error.problems)]
+                problems.append((variant.name, "; ".join(reasons)))
         if problems:
             raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} before anything is trained",
                             problems)
 
     def _warmup_problem(self, variant: Variant) -> list[str]:
-        steps, stated = self.steps(variant.recipe), variant.recipe.settings.training.warmup_steps
-        if steps is None or stated <= steps / 2:
+        steps, warmup_steps = self.steps(variant.recipe), variant.recipe.settings.training.warmup_steps
+        if steps is None or warmup_steps <= steps / 2:
             return []
-        return [f"{self.budget.describe()} are {steps:,} steps, and its warm-up alone is {stated:,}: the rate would "
-                f"hardly come to its height; give at least twice that, or add training.warmup_steps={steps // 10}"]
+        return [f"{self.budget.describe()} are {steps:,} steps, and its warm-up alone is {warmup_steps:,}: the "
+                "learning rate would hardly reach its peak; give at least twice that, or add "
+                f"training.warmup_steps={steps // 10}"]
 
     def corpus(self, variant: Variant) -> Corpus:
-        """The shared text through the variant's own tokenizer, or the corpus that all share."""
+        """The text tokenized with the variant's tokenizer, or the common corpus."""
         key = short_digest(variant.recipe.values["tokenizer"], sorted(variant.recipe.settings.special_tokens()))
         if key not in self._corpora:
             self._corpora[key] = Corpus.open(self.shared.corpus) if self.shared.corpus else build_or_load_corpus(
@@ -61,27 +61,27 @@ class VariantCosts:
         return self._corpora[key]
 
     def resolved_recipe(self, variant: Variant) -> Recipe:
-        """The recipe as it will run on its corpus."""
+        """The recipe as it runs on its corpus: with its tokenizer, without objectives that it has no data for."""
         corpus = self.corpus(variant)
         return drop_unsupported(adopt_tokenizer(variant.recipe, corpus), corpus)[0]
 
     def step_cost(self, variant: Variant) -> StepCost:
-        number = short_digest(recipe_digest(variant), self.shared.digest)
-        if number not in self._known:
-            file = self.folder / f"{number}.json"
+        digest = short_digest(recipe_digest(variant), self.shared.digest)
+        if digest not in self._known:
+            file = self.folder / f"{digest}.json"
             advice = "delete it: it is counted again."
             stored = read_object_if_exists(file, advice)
             if stored is None:
                 stored = asdict(step_cost(self.resolved_recipe(variant), self.corpus(variant)))
                 make_folder(self.folder)
-                with lock_folder(self.folder):  # others may count, too
+                with lock_folder(self.folder):  # other processes may write too
                     write_object(file, stored, indent=None)
             with explain_damage(file, advice):
-                self._known[number] = StepCost(**stored)
-        return self._known[number]
+                self._known[digest] = StepCost(**stored)
+        return self._known[digest]
 
     def steps(self, recipe: Recipe) -> int | None:
-        """How many there will be; None where the clock decides."""
+        """The number of steps; None if the budget is in minutes."""
         if self.budget.unit == "minutes":
             return None
         cost = self.step_cost(Variant("", recipe))

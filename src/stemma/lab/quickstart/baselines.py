@@ -1,13 +1,12 @@
-"""What counting alone can do: guess a hidden token from how often it occurs, or from its neighbours.
+"""N-gram baselines of masked-token prediction: from token frequencies, or from the neighbouring tokens.
 
-A pre-trained model has learnt something only where it beats these. `UnigramBaseline` always names the most frequent
-token, `BigramBaseline` the one seen most often after the left neighbour, `TwoSidedBaseline` the one seen most often
-between both neighbours; where that context is new, or hidden itself, the guess backs off to the one neighbour that
-predicts more surely, and at last to the unigram.
+A pre-trained model should beat these. `UnigramBaseline` predicts the most frequent token, `BigramBaseline` the most
+frequent one after the left neighbour, `TwoSidedBaseline` the most frequent one between both neighbours. If that context
+is new or masked, it backs off to the neighbour with the higher confidence, and then to the unigram.
 
-Probabilities are smoothed so that nothing is impossible: the unigram adds one to every count; the others mix their
-relative frequencies with it (a context never seen leaves its share to the level below), by weights found by
-expectation maximisation on the last tenth of the training ids, which the counts do not see while weights are fitted.
+Probabilities are smoothed: the unigram adds one to every count; the others are mixtures of their relative frequencies
+with it (an unseen context uses the level below). The mixture weights are fitted by expectation maximization on the last
+tenth of the training ids, which are held out from the counts for this.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-HELD_OUT_FRACTION = 0.1   # the share of the training ids on which mixture weights are fitted
-ROUNDS = 50       # of expectation maximisation; so few weights settle long before
-UNKNOWN = -1      # a neighbour that is hidden or beyond the edge, and any context made of one
+HELD_OUT_FRACTION = 0.1  # of the training ids, to fit the mixture weights
+ROUNDS = 50  # of expectation maximization; it converges long before
+UNKNOWN = -1  # a masked neighbour or one outside of the row, and any context with one
 
 
 class ContextCounts:
-    """How often each token was seen in each context: contexts are numbers, pairs are `context * vocab_size + token`."""
+    """Token counts by context. A context is an integer; a pair is `context * vocab_size + token`."""
 
     def __init__(self, contexts: Integers, tokens: Integers, vocab_size: int):
         known = contexts != UNKNOWN
@@ -38,24 +37,24 @@ class ContextCounts:
         context_of_pair = self.pairs // vocab_size
         self.contexts, first = np.unique(context_of_pair, return_index=True)
         self.totals = np.add.reduceat(self.counts, first)
-        # Within a context the largest count comes first; of equal counts the smallest id, so that runs agree.
+        # Within a context the largest count comes first; ties go to the smallest id, so that runs agree.
         best = np.lexsort((self.pairs, -self.counts, context_of_pair))[first]
         self.best, self.top_probability = self.pairs[best] % vocab_size, self.counts[best] / self.totals
 
     def predict(self, contexts: Integers) -> tuple[Integers, Floats]:
-        """The most frequent token of each context and its relative frequency: 0 where the context is new."""
+        """The most frequent token of each context and its relative frequency, which is 0 for a new context."""
         row, known = _find(self.contexts, contexts)
         return self.best[row], np.where(known, self.top_probability[row], 0.0)
 
     def probability(self, contexts: Integers, tokens: Integers, default: Floats) -> Floats:
-        """The relative frequency of each token in its context, or `otherwise` where the context is new."""
+        """The relative frequency of each token in its context, or `default` for a new context."""
         row, known = _find(self.contexts, contexts)
         pair, seen = _find(self.pairs, contexts * self.vocab_size + tokens)
         return np.where(known, np.where(seen, self.counts[pair], 0) / self.totals[row], default)
 
 
 class UnigramBaseline:
-    """The most frequent token, whatever stands around it; add-one smoothing."""
+    """Predicts the most frequent token in any context; add-one smoothing."""
 
     def __init__(self, ids: NDArray[np.integer], vocab_size: int):
         self.counts = np.bincount(ids.ravel(), minlength=vocab_size)
@@ -64,7 +63,7 @@ class UnigramBaseline:
 
     @classmethod
     def fit(cls, ids: NDArray[np.integer], vocab_size: int) -> Self:
-        """Count one stream of ids, or the rows of a matrix (neighbours do not reach across rows)."""
+        """Fit to one stream of ids, or to the rows of a matrix (contexts do not cross rows)."""
         if ids.size < 20 or ids.shape[-1] < 3:
             raise UserError(f"{ids.size} tokens are too few to count neighbours in; give a longer text.")
         by_rows = ids.ndim == 2 and len(ids) >= 1 / HELD_OUT_FRACTION
@@ -77,12 +76,12 @@ class UnigramBaseline:
         return model
 
     def predict(self, ids: NDArray[np.integer], masked: Mask, scored: Mask | None = None) -> Integers:
-        """The guess for each scored position (every hidden one, unless told), in reading order."""
+        """The predicted token of each scored position (by default all masked ones), row by row."""
         left, right, _ = _neighbors(ids, masked, masked if scored is None else scored)
         return self._predict(left, right)
 
     def accuracy(self, ids: NDArray[np.integer], masked: Mask, scored: Mask | None = None) -> float:
-        """The share of scored positions guessed right; `ids` are the true ones: the hidden are not looked at."""
+        """Accuracy at the scored positions; `ids` are the original ones, and masked ones are not used as context."""
         return float(np.mean(self.predict(ids, masked, scored) == ids[masked if scored is None else scored]))
 
     def loss(self, ids: NDArray[np.integer], masked: Mask, scored: Mask | None = None) -> float:
@@ -97,21 +96,21 @@ class UnigramBaseline:
         return np.full(left.shape, self.counts.argmax())
 
     def _mixture_levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
-        """What each part of the mixture says of the tokens: (positions, parts)."""
-        shares: Floats = (self.counts[tokens] + 1) / (self.counts.sum() + len(self.counts))
-        return shares[:, None]
+        """(positions, levels) probability of each token under each level of the mixture."""
+        frequencies: Floats = (self.counts[tokens] + 1) / (self.counts.sum() + len(self.counts))
+        return frequencies[:, None]
 
 
 class BigramBaseline(UnigramBaseline):
-    """The token seen most often after the left neighbour, else the unigram's."""
+    """Predicts the most frequent token after the left neighbour; backs off to the unigram."""
 
     def _count(self, ids: Integers, vocab_size: int) -> None:
         left, _, tokens = _neighbors(ids)
         self.after = ContextCounts(left, tokens, vocab_size)
 
     def _predict(self, left: Integers, right: Integers) -> Integers:
-        token, sure = self.after.predict(left)
-        return np.where(sure > 0, token, super()._predict(left, right))
+        token, confidence = self.after.predict(left)
+        return np.where(confidence > 0, token, super()._predict(left, right))
 
     def _mixture_levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
         unigram = super()._mixture_levels(left, right, tokens)
@@ -119,7 +118,8 @@ class BigramBaseline(UnigramBaseline):
 
 
 class TwoSidedBaseline(BigramBaseline):
-    """The token seen most often between both neighbours, else next to the surer one of them, else the unigram's."""
+    """Predicts the most frequent token between both neighbours; backs off to the more confident neighbour, then to the
+    unigram."""
 
     def _count(self, ids: Integers, vocab_size: int) -> None:
         super()._count(ids, vocab_size)
@@ -128,23 +128,23 @@ class TwoSidedBaseline(BigramBaseline):
         self.between = ContextCounts(_pair_context(left, right, vocab_size), tokens, vocab_size)
 
     def _predict(self, left: Integers, right: Integers) -> Integers:
-        _, sure_after = self.after.predict(left)
-        before, sure_before = self.before.predict(right)
-        middle, sure = self.between.predict(_pair_context(left, right, len(self.counts)))
-        one_sided = np.where(sure_before > sure_after, before, super()._predict(left, right))
-        return np.where(sure > 0, middle, one_sided)
+        _, after_confidence = self.after.predict(left)
+        before, before_confidence = self.before.predict(right)
+        between, confidence = self.between.predict(_pair_context(left, right, len(self.counts)))
+        one_sided = np.where(before_confidence > after_confidence, before, super()._predict(left, right))
+        return np.where(confidence > 0, between, one_sided)
 
     def _mixture_levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
         lower = super()._mixture_levels(left, right, tokens)
         before = self.before.probability(right, tokens, default=lower[:, 0])
         between = self.between.probability(_pair_context(left, right, len(self.counts)), tokens,
-                                     default=(lower[:, 1] + before) / 2)
+                                           default=(lower[:, 1] + before) / 2)
         return np.column_stack([lower, before, between])
 
 
 def _neighbors(ids: NDArray[np.integer], masked: Mask | None = None,
-          scored: Mask | None = None) -> tuple[Integers, Integers, Integers]:
-    """Left neighbour, right neighbour and true token of every scored position; hidden neighbours are UNKNOWN."""
+               scored: Mask | None = None) -> tuple[Integers, Integers, Integers]:
+    """Left neighbour, right neighbour and original token of every scored position; masked neighbours are UNKNOWN."""
     visible = (ids if masked is None else np.where(masked, UNKNOWN, ids)).astype(np.int64)
     left, right = np.full_like(visible, UNKNOWN), np.full_like(visible, UNKNOWN)
     left[..., 1:], right[..., :-1] = visible[..., :-1], visible[..., 1:]
@@ -162,9 +162,9 @@ def _find(ordered: Integers, keys: Integers) -> tuple[Integers, Mask]:
 
 
 def _fit_mixture(levels: Floats) -> Floats:
-    """The weights under which the mixture of `levels` (positions, parts) makes the held-back tokens likeliest."""
+    """Maximum-likelihood weights of the mixture of `levels` (positions, levels), by expectation maximization."""
     weights = np.full(levels.shape[1], 1 / levels.shape[1])
     for _ in range(ROUNDS):
-        blame = levels * weights
-        weights = (blame / blame.sum(axis=1, keepdims=True)).mean(axis=0)
+        joint = levels * weights
+        weights = (joint / joint.sum(axis=1, keepdims=True)).mean(axis=0)
     return weights

@@ -1,8 +1,8 @@
-"""A labelled task that costs no labels: tell sentences as they were written from the same sentences damaged.
+"""A probing task without annotation: classify sentences as original or corrupted.
 
-Knowing which word fits is what pre-training on masked or replaced words teaches, so a few hundred of these labels show
-what the pre-trained weights are worth (the replaced-word question is ELECTRA's, arXiv:2003.10555; the order question is
-one of SentEval's probes, arXiv:1805.01070). Words are split at spaces: the task does not depend on any tokenizer.
+Masked or replaced-token pre-training teaches which word fits, so a few hundred labels show what pre-training
+contributes (word replacement is ELECTRA's question, arXiv:2003.10555; word order is a SentEval probe,
+arXiv:1805.01070). Words are split at spaces, so the task does not depend on a tokenizer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from stemma.atomic_files import atomic_folder
 from stemma.errors import UserError, did_you_mean
 
-MIN_WORDS, MAX_WORDS = 8, 30                       # words of a sentence that is used
+MIN_WORDS, MAX_WORDS = 8, 30  # of a sentence
 ORIGINAL, CORRUPTED = 0, 1
 LABELS = {ORIGINAL: "as written", CORRUPTED: "damaged"}
-_MARKS = string.punctuation.replace("_", "")   # what may stand around a word; underscores belong to names
+_MARKS = string.punctuation.replace("_", "")  # punctuation around a word; underscores belong to names
 
 TRAIN, TEST = "train.jsonl", "test.jsonl"
 
@@ -30,32 +30,31 @@ Example = tuple[str, int]
 
 @dataclass(frozen=True)
 class Probe:
-    """Balanced examples (text, label): 0 as written, 1 damaged. No sentence lends itself to two examples."""
+    """Balanced examples (text, label): 0 original, 1 corrupted. Each sentence is used once."""
 
     kind: str
     train: list[Example]
     test: list[Example]
 
     def write(self, folder: Path) -> None:
-        """As files that `stemma finetune classify` reads."""
-        with atomic_folder(folder, overwrite=True) as place:
+        """Write files for `stemma finetune classify`."""
+        with atomic_folder(folder, overwrite=True) as temporary:
             for name, examples in ((TRAIN, self.train), (TEST, self.test)):
                 rows = (json.dumps({"text": text, "label": LABELS[label]}) for text, label in examples)
-                (place / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+                (temporary / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 def make_probe(kind: str, sentences: Iterable[str], vocabulary_counts: Mapping[str, int], seed: int, train: int,
-               test: int,
-         strength: int | None = None) -> Probe:
+               test: int, strength: int | None = None) -> Probe:
     """A task of `train` and `test` examples from disjoint sentences.
 
-    `strength` is the number of words replaced, or of words in each swapped span. `vocabulary_counts` says how often
-    each word occurs in the training text, as `count_words` counts them.
+    `strength` is the number of replaced words, or of words in each swapped span. `vocabulary_counts` are the word
+    counts of the training text, from `count_words`.
     """
     if kind not in KINDS:
         raise UserError(f'no probe "{kind}".{did_you_mean(kind, KINDS)} There are {" and ".join(KINDS)}.')
-    damage, usual_strength = KINDS[kind]
-    strength = usual_strength if strength is None else strength
+    corrupt, default_strength = KINDS[kind]
+    strength = default_strength if strength is None else strength
     vocabulary = Vocabulary(vocabulary_counts)
     if len(vocabulary.words) < 2:
         raise UserError("a probe needs the word counts of the training text; these hold fewer than two words.")
@@ -65,10 +64,10 @@ def make_probe(kind: str, sentences: Iterable[str], vocabulary_counts: Mapping[s
     for index in rng.permutation(len(usable)):
         if len(examples) == train + test:
             break
-        damaged = damage(usable[index], strength, vocabulary, rng)
-        if damaged is not None:                 # also of an intact one: what cannot be damaged would betray its label
-            label = len(examples) % 2           # alternating, so that both parts are balanced
-            examples.append((usable[index] if label == ORIGINAL else damaged, label))
+        corrupted = corrupt(usable[index], strength, vocabulary, rng)
+        if corrupted is not None:  # required of originals too: otherwise suitability would reveal the label
+            label = len(examples) % 2  # alternating, so that both splits are balanced
+            examples.append((usable[index] if label == ORIGINAL else corrupted, label))
     if len(examples) < train + test:
         raise UserError(f"{train + test} probe examples need as many sentences of {MIN_WORDS} to {MAX_WORDS} words; "
                         f"the held-out text has {len(examples)}: ask for fewer or hold out more.")
@@ -76,19 +75,19 @@ def make_probe(kind: str, sentences: Iterable[str], vocabulary_counts: Mapping[s
 
 
 def count_words(sentences: Iterable[str]) -> dict[str, int]:
-    """How often each word occurs, without punctuation and without the capital that only begins a sentence."""
+    """Word counts, without punctuation and without the capital at the start of a sentence."""
     counts: dict[str, int] = {}
     for sentence in sentences:
-        for place, word in enumerate(sentence.split()):
+        for index, word in enumerate(sentence.split()):
             core = _split_punctuation(word)[1]
-            core = core if place else _uncapitalize(core)
+            core = core if index else _uncapitalize(core)
             if core:
                 counts[core] = counts.get(core, 0) + 1
     return counts
 
 
 class Vocabulary:
-    """Words to draw from, each as often as it occurs in the training text."""
+    """Words to sample from, weighted by their frequency in the training text."""
 
     def __init__(self, counts: Mapping[str, int]):
         self.words = [word for word in counts if word.isalpha()]
@@ -96,18 +95,18 @@ class Vocabulary:
 
     def draw(self, other_than: str, rng: np.random.Generator) -> str:
         while True:
-            drawn = self.words[int(np.searchsorted(self.cumulative, rng.integers(self.cumulative[-1]), side="right"))]
-            if drawn.lower() != other_than.lower():
-                return drawn
+            word = self.words[int(np.searchsorted(self.cumulative, rng.integers(self.cumulative[-1]), side="right"))]
+            if word.lower() != other_than.lower():
+                return word
 
 
 def replace_words(sentence: str, count: int, vocabulary: Vocabulary, rng: np.random.Generator) -> str | None:
-    """`count` words give way to others drawn by frequency, so that rarity alone betrays nothing."""
+    """Replace `count` words by others sampled by frequency, so that rare words do not reveal the label."""
     words = sentence.split()
-    places = [i for i, word in enumerate(words) if _split_punctuation(word)[1].isalpha()]
-    if len(places) < count:
+    candidates = [i for i, word in enumerate(words) if _split_punctuation(word)[1].isalpha()]
+    if len(candidates) < count:
         return None
-    for i in rng.choice(places, count, replace=False):
+    for i in rng.choice(candidates, count, replace=False):
         before, old, after = _split_punctuation(words[i])
         new = vocabulary.draw(old, rng)
         words[i] = before + (new if i else _capitalize(new)) + after
@@ -115,7 +114,7 @@ def replace_words(sentence: str, count: int, vocabulary: Vocabulary, rng: np.ran
 
 
 def swap_words(sentence: str, span: int, _: Vocabulary, rng: np.random.Generator) -> str | None:
-    """Two neighbouring spans of `span` words change places; punctuation and the first capital stay where they are."""
+    """Swap two neighbouring spans of `span` words; punctuation and the first capital keep their positions."""
     words = [_split_punctuation(word) for word in sentence.split()]
     cores = [core for _, core, _ in words]
     plain = [core.lower() for core in cores]
@@ -136,7 +135,7 @@ KINDS: dict[str, tuple[Corruption, int]] = {"replaced_words": (replace_words, 2)
 
 
 def _usable_sentences(sentences: Iterable[str]) -> list[str]:
-    """Distinct sentences of the right length, in a fixed order; letters' case does not make two of one."""
+    """Sentences of suitable length without duplicates, in their order; case is ignored."""
     distinct: dict[str, str] = {}
     for sentence in sentences:
         words = sentence.split()
@@ -159,7 +158,7 @@ def _capitalize(word: str) -> str:
 
 
 def _uncapitalize(word: str) -> str:
-    """`The` and `A` lose their capital, `OSError` and `XML` are spelt so."""
+    """Lowercase `The` and `A`; keep `OSError` and `XML`."""
     return word.lower() if not any(letter.isupper() for letter in word[1:]) else word
 
 
