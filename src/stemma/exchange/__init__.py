@@ -1,4 +1,4 @@
-"""The Hugging Face layout, read and written: one declarative table per family, registered under its `model_type`."""
+"""Hugging Face folders, read and written: one declarative table per family, registered under its `model_type`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def find_family(model_type: str) -> Family | None:
-    """The family that says so in `config.json`; only its own table is imported."""
+    """The family of this `model_type`; only its own table is imported."""
     entry = registry.find("family", model_type)
     if entry is None:
         return None
-    found: Family = entry.build()
-    if found.model_type != model_type:
+    family: Family = entry.build()
+    if family.model_type != model_type:
         raise UserError(f'{entry.module} registers the family "{model_type}" with a table whose model_type is '
-                        f'"{found.model_type}"; give both the same name.')
-    return found
+                        f'"{family.model_type}"; give both the same name.')
+    return family
 
 
 def families() -> dict[str, Family]:
-    """All of them, the built-in ones first."""
-    return {kind: found for kind in registry.kinds("family") if (found := find_family(kind)) is not None}
+    """All families by model_type, the built-in ones first."""
+    return {kind: family for kind in registry.kinds("family") if (family := find_family(kind)) is not None}

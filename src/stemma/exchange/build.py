@@ -10,8 +10,9 @@ from stemma.recipe_loading import Recipe, recipe
 
 
 def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = ()) -> Model:
-    """`vocab_size` None is the published one. Draws from torch's global generator: seed that for fixed weights."""
-    chosen = name if isinstance(name, Recipe) else recipe(name, changes)
+    """`vocab_size` None: the published one. Weights come from torch's global random generator: seed it for reproducible
+    weights."""
+    resolved = name if isinstance(name, Recipe) else recipe(name, changes)
     if vocab_size is not None:
-        chosen = chosen.with_changes({"tokenizer.vocab_size": vocab_size}, origin="vocab_size")
-    return Model(chosen, None, build_network(chosen).eval())
+        resolved = resolved.with_changes({"tokenizer.vocab_size": vocab_size}, origin="vocab_size")
+    return Model(resolved, None, build_network(resolved).eval())
