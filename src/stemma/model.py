@@ -9,8 +9,8 @@ from torch import Tensor
 
 from stemma.corpus.seq2seq_rows import DECODER, ENCODER
 from stemma.errors import UserError, did_you_mean
-from stemma.exchange.given import Inputs, checked_inputs
 from stemma.network.heads import ScoringHead
+from stemma.network.input_checks import Inputs, checked_inputs
 from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
 from stemma.network.views import eval_view

@@ -98,8 +98,10 @@ def test_rows_draw_with_their_own_numbers():
 
 
 def test_by_default_the_nucleus():
-    assert GenerationOptions().nucleus == NUCLEUS and GenerationOptions(top_k=5).nucleus is None and GenerationOptions(top_p=0.5).nucleus == 0.5
-    assert GenerationOptions().do_sample and not GenerationOptions(greedy=True).do_sample and not GenerationOptions(beams=2).do_sample
+    assert GenerationOptions().nucleus == NUCLEUS and GenerationOptions(top_k=5).nucleus is None
+    assert GenerationOptions(top_p=0.5).nucleus == 0.5
+    assert GenerationOptions().do_sample
+    assert not GenerationOptions(greedy=True).do_sample and not GenerationOptions(beams=2).do_sample
 
 
 @pytest.mark.parametrize("options, wrong", [

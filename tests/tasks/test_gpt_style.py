@@ -189,7 +189,8 @@ def test_who_is_asked_like_this(start, tmp_path):
     assert uses_gpt_format(gpt, "classify", None) and uses_gpt_format(gpt, "pair", "gpt")
     assert not any(uses_gpt_format(*asked) for asked in ((gpt, "classify", "plain"), (gpt, "tag", None),
                                                          (bert, "pair", None)))
-    for model, kind, style, told in ((bert, "pair", "gpt", "has bidirectional attention"), (gpt, "tag", "gpt", "not for tag"),
+    for model, kind, style, told in ((bert, "pair", "gpt", "has bidirectional attention"),
+                                     (gpt, "tag", "gpt", "not for tag"),
                                      (gpt, "pair", "gtp", "choose gpt or plain")):
         with pytest.raises(UserError, match=told):
             uses_gpt_format(model, kind, style)

@@ -161,5 +161,6 @@ def test_mixing_in_makes_another_model_but_no_other_run(folder):
     plain = StageDigests(read_pipeline_plan(write_plan(folder, stages)))
     stages["domain"]["interpolate"] = [0.5, 1.0]
     mixed = StageDigests(read_pipeline_plan(write_plan(folder, stages)))
-    assert mixed.run_digest["domain"] == plain.run_digest["domain"] and mixed.output_digest["domain"] != plain.output_digest["domain"]
+    assert mixed.run_digest["domain"] == plain.run_digest["domain"]
+    assert mixed.output_digest["domain"] != plain.output_digest["domain"]
     assert mixed.run_digest["task"] != plain.run_digest["task"]

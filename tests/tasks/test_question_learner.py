@@ -185,13 +185,14 @@ def test_scores_decide_between_windows_and_nothing(model):
     items = learner.encode([example])
     answers = [np.zeros((len(item.sequences[0].input_ids), 2), np.float32) for item in items]
     chosen = items[2]
-    place = int(np.flatnonzero(chosen.decode_info.is_max_context)[0])
-    answers[2][chosen.decode_info.text_start + place, 0] = answers[2][chosen.decode_info.text_start + place + 1, 1] = 5.0
+    index = int(np.flatnonzero(chosen.decode_info.is_max_context)[0])
+    first = chosen.decode_info.text_start + index
+    answers[2][first, 0] = answers[2][first + 1, 1] = 5.0
     for number, silent in enumerate([9.0, 3.0, 7.0]):
         answers[number][0] = silent / 2
     for number in range(3, len(items)):
         answers[number][0] = 10.0
-    begin, end = int(chosen.decode_info.offsets[place, 0]), int(chosen.decode_info.offsets[place + 1, 1])
+    begin, end = int(chosen.decode_info.offsets[index, 0]), int(chosen.decode_info.offsets[index + 1, 1])
     (said,) = learner.postprocess(items, answers, [example])
     assert (said["answer"], said["start"], said["end"]) == (example.context[begin:end], begin, end)
     assert said["no_answer"] == pytest.approx(1 / (1 + math.exp(10 - 3)))

@@ -122,7 +122,8 @@ def test_options_compete(body):
                 ChoiceExample("", "", "who?", (TEXTS[1], TEXTS[4], TEXTS[0]), 0)]
     items = learner.encode(examples)
     spell = model.require_tokenizer().decode
-    assert "what then" in spell(items[0].sequences[1].input_ids).lower() and "what then" not in spell(items[1].sequences[0].input_ids).lower()
+    assert "what then" in spell(items[0].sequences[1].input_ids).lower()
+    assert "what then" not in spell(items[1].sequences[0].input_ids).lower()
     alone = torch.stack([torch.cat([score_alone(model, row) for row in item.sequences]) for item in items])
     loss, answers, batch = loss_and_answers(model, learner, items)
     assert loss == pytest.approx(float(functional.cross_entropy(alone, torch.tensor([2, 0]))), abs=1e-5)

@@ -38,7 +38,8 @@ def claims(context: typer.Context, json: JsonOption = False, debug: DebugOption 
         from stemma.cli.output import console
 
         for claim in found:
-            cost = f"{pluralize(claim.total_tokens(), 'token')} in {pluralize(len(claim.variants) * claim.seeds, 'cell')}"
+            cells = pluralize(len(claim.variants) * claim.seeds, "cell")
+            cost = f"{pluralize(claim.total_tokens(), 'token')} in {cells}"
             own = "" if claim.language == "en" else " · needs --corpus"
             console().print(Text.assemble((claim.name, "bold"), f"  {claim.title}"))
             console().print(Text(f"  {claim.paper}: {claim.found}"))

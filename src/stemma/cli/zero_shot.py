@@ -96,8 +96,8 @@ def cloze(model: ModelArgument,
     def human() -> None:
         beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
             f"guessing {result['chance']:.1%}"
-        print(f"accuracy {_format_accuracy(result, 'accuracy')} of {pluralize(result['questions'], 'question')} · {beside} · "
-              f"{result['seconds']:.1f} s")
+        print(f"accuracy {_format_accuracy(result, 'accuracy')} of {pluralize(result['questions'], 'question')} · "
+              f"{beside} · {result['seconds']:.1f} s")
 
     emit({"model": model, **result}, json, human)
 

@@ -31,8 +31,8 @@ def infer_task_config(folder: Path, config: Config, family: Family, warnings: li
     told = registry.get("task", kind).build(kind)
     labels = _labels(folder, config) if told.has_classes else []
     if unusual := _unsupported_config(told.single_label_kind is not None, task, config, labels):
-        warnings.append(f"{folder} answers as a {task.name} with {', '.join(unusual)}, for which there is no task here; "
-                       "its head is left aside.")
+        warnings.append(f"{folder} answers as a {task.name} with {', '.join(unusual)}, for which there is no task "
+                        "here; its head is left aside.")
         return None
     if told.single_label_kind is not None and len(labels) == 1:
         kind, labels = told.single_label_kind, []

@@ -62,8 +62,8 @@ def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
     model = _load_native(folder, config) if family is None else _load_family(folder, config, family, tokenizer)
     model.tokenizer = tokenizer
     if tokenizer is not None and tokenizer.vocab_size > model.network.vocab_size:
-        model.load_warnings.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
-                             f"{model.network.vocab_size:,}; the others cannot be used.")
+        model.load_warnings.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network "
+                                   f"knows {model.network.vocab_size:,}; the others cannot be used.")
     model.network.to(device)
     return model
 
@@ -268,8 +268,8 @@ def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[
     """Every tensor must be there, in the shape that the configuration asks for."""
     missing = sorted(expected.keys() - found.keys())
     if missing:
-        raise CorruptFileError(f"{_count_names(missing)} missing in {folder}: {_join_names(missing)}; the checkpoint is "
-                               "incomplete, or its config.json is another model's.")
+        raise CorruptFileError(f"{_count_names(missing)} missing in {folder}: {_join_names(missing)}; the checkpoint "
+                               "is incomplete, or its config.json is another model's.")
     wrong = [(name, f"is {_shape(found[name])} and should be {_shape(tensor)}") for name, tensor in expected.items()
              if found[name].shape != tensor.shape
              or found[name].is_floating_point() != tensor.is_floating_point()]

@@ -30,8 +30,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             return _read(folder / single)
         if (folder / index).is_file():
             return {name: tensor for part in _shard_files(folder / index) for name, tensor in _read(part).items()}
-    raise UserError(f"{folder} holds no weights ({SAFETENSORS} or {PICKLE}); give a run folder, its model/, or a Hugging Face "
-                    "model folder.")
+    raise UserError(f"{folder} holds no weights ({SAFETENSORS} or {PICKLE}); give a run folder, its model/, or a "
+                    "Hugging Face model folder.")
 
 
 def align_memory(tensor: Tensor) -> Tensor:

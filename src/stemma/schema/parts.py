@@ -112,7 +112,7 @@ class InputSettings(Settings):
     def start(self, name: str, module: Any, tokenizer: Any) -> None:
         """Initialize a new module with known values, such as the spelling of each token."""
 
-    def parameters(self, width: int, vocabulary: int) -> int:
+    def num_parameters(self, width: int, vocab_size: int) -> int:
         """Number of parameters of its module, at least."""
         return 0
 

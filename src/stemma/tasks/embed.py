@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from stemma.errors import UserError
-from stemma.exchange.given import Inputs, padded_inputs
 from stemma.model import Model
+from stemma.network.input_checks import Inputs, padded_inputs
 from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)

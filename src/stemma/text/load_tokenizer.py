@@ -23,10 +23,10 @@ from stemma.text.special_tokens import ANGLES, HF_TOKEN_KEYS, SENTINELS, find_sp
 MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 CONFIGURATION, ADDED = ("special_tokens_map.json", "tokenizer_config.json"), "added_tokens.json"
 WORD_END = "</w>"
-Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
+LoadedTokenizer = tuple[tokenizers.Tokenizer, dict[str, Any]]
 
 
-def load_backend(path: Path) -> Loaded:
+def load_backend(path: Path) -> LoadedTokenizer:
     """The pipeline, and the configuration from the files next to it."""
     if not path.exists():
         raise UserError(f"no tokenizer at {path}: there is no such file or folder.")

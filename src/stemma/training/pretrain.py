@@ -103,7 +103,7 @@ class OpenRun:
     """An opened run: its trainer, ready to continue, and the steps that finish it."""
 
     run: Path
-    plan: RunConfig
+    config: RunConfig
     recipe: Recipe
     corpus: Corpus
     trainer: Trainer
@@ -122,8 +122,8 @@ class OpenRun:
 
         result = {"run": str(self.run), **metrics}
         model = Model(self.recipe, self.corpus.tokenizer, self.trainer.network.eval())
-        if self.plan.start and self.plan.task is None:
-            model = with_pooler(model, self.plan.start)
+        if self.config.start and self.config.task is None:
+            model = with_pooler(model, self.config.start)
         with atomic_folder(self.run / MODEL, overwrite=True) as folder:
             write_model(model, folder)
             write_directions(self.corpus, folder)

@@ -52,7 +52,7 @@ class CharacterSettings(InputSettings):
     def start(self, name: str, module: Any, tokenizer: Any) -> None:
         module.spell(token_bytes(tokenizer, self.longest))
 
-    def parameters(self, width: int, vocabulary: int) -> int:
+    def num_parameters(self, width: int, vocab_size: int) -> int:
         return sum(self.filters) * width
 
 

@@ -74,7 +74,7 @@ class EntitySettings(InputSettings):
                             f"{(self.count, self.size)}, and has {vectors.dtype} of the shape {vectors.shape}")])
         module.fill(vectors)
 
-    def parameters(self, width: int, vocabulary: int) -> int:
+    def num_parameters(self, width: int, vocab_size: int) -> int:
         return self.count * self.size
 
 

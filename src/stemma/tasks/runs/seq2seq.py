@@ -117,7 +117,7 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and write the result."""
     training = open_run(run, show)
     model, result = training.save(training.trainer.train())
-    result |= score_seq2seq(run, training.plan, model, result)
+    result |= score_seq2seq(run, training.config, model, result)
     write_object(run / RESULT, result)
     return result
 
