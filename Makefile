@@ -50,7 +50,7 @@ test-slow: setup
 # three, automatic precision is fp32.
 PORTABLE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 NUMERIC  := tests/parity tests/network tests/objectives tests/generation tests/exchange $(wildcard tests/faults/test_kill*.py) \
-            $(addprefix tests/training/test_,resume.py checkpoints.py loop.py precision.py)
+            $(addprefix tests/training/test_,resume.py checkpoints.py loop.py hardware.py)
 
 test-portable: setup
 	$(PORTABLE) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NUMERIC)
