@@ -1,8 +1,8 @@
-"""A family's table: what Hugging Face calls the values and the tensors of our networks, read in both directions.
+"""A Hugging Face model family as a table: config.json keys and tensor names, used for reading and for writing.
 
-Four declarations make a family: where each setting stands in `config.json`, what else `config.json` must say, which
-values of ours the family fixes, and which tensors correspond (`keys.py`). A network that differs in anything is not of
-this family and is saved under our own name.
+Four declarations make a family: the config.json key of each recipe value, what else config.json must contain, which
+recipe values the family requires, and which tensors correspond (`tensor_map.py`). A network that differs in anything
+is saved with `model_type: stemma` instead.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Config = Mapping[str, Any]  # of a config.json
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
                "silu": "silu", "swish": "silu", "tanh": "tanh"}
 
-# What our networks can do and hardly a family over there can; a family's own `fixed` stands on top of it.
+# Values that most Hugging Face families require; a family adds its own in `required_recipe`.
 DEFAULT_ARCHITECTURE: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
     "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
-    "network.decoder.depth.kind": None,  # the encoder's
+    "network.decoder.depth.kind": None,  # None: as in the encoder
     "network.transition": "feedforward", "network.sharing": "none",
 }
 
 
-# Dropouts that hardly a family has: one that config.json has no name for is not there. A network of ours with such a
-# dropout is of its family all the same, since only training notices.
+# Dropouts that most families lack: without a config.json key they are 0. A network with such a dropout still belongs to
+# its family, since inference does not depend on it.
 ABSENT_DROPOUTS: Values = {"network.dropout": 0.0, "network.inner_dropout": 0.0, "network.output_dropout": 0.0}
 
 
 @dataclass(frozen=True)
 class ConfigSetting:
-    """One value of the recipe and its name in config.json."""
+    """A recipe value and its key in config.json."""
 
     recipe_key: str
     hf_key: str

@@ -1,4 +1,4 @@
-"""A class over there that answers one kind of task: what stands on top of the body, and what its tensors are called."""
+"""A Hugging Face class for one kind of task, such as BertForSequenceClassification: its head and its tensor names."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from stemma.network.task_heads import PoolingPosition, SentenceHead, SpanHead
 from stemma.task_config import TaskConfig
 
 POOLINGS: Mapping[str, PoolingPosition] = {"cls": "first", "mean": "mean"}
-REGRESSION_LABEL = "score"  # what a single number is called where every answer has a label
+REGRESSION_LABEL = "score"  # Hugging Face gives the single output of a regression a label too
 
 
 def hf_kind(kind: str) -> str:
-    """The kind of task whose class over there answers this one, too."""
-    served: str | None = registry.get("task", kind).build(kind).hf_kind
-    return kind if served is None else served
+    """The kind of task whose Hugging Face class also serves this one."""
+    other: str | None = registry.get("task", kind).build(kind).hf_kind
+    return kind if other is None else other
 
 
 @dataclass(frozen=True)
 class HFTaskClass:
     name: str
-    head: ClassHead | SentenceHead | SpanHead  # how it answers; the number of classes is each task's own
-    layers: Mapping[str, str]  # a layer of the head -> its name over there
-    unbiased: frozenset[str] = frozenset()  # of these, the layers without a bias
-    uses_pooler: bool = False  # whether it reads the pooler's vector
-    dropout: str | None = None  # what config.json calls the dropout before the answer, where that has a name
-    default_dropout: str | float = 0.0  # the same where nothing is said: the name of another setting, or its value
-    pooling: str | None = None  # what config.json calls the place that a text is judged by, where that can be chosen
-    required_config: Mapping[str, Any] = field(default_factory=dict)  # what config.json says, or leaves unsaid, of such
-    #                                                                   a head
-    stack: str = ENCODER  # whose output is read; the class of an encoder-decoder that reads the encoder has no decoder
-    prefix: str | None = None  # the body's name inside this class, where it is not the family's
+    head: ClassHead | SentenceHead | SpanHead  # with any number of classes
+    layers: Mapping[str, str]  # layer of the head -> its Hugging Face name
+    unbiased: frozenset[str] = frozenset()  # layers without a bias
+    uses_pooler: bool = False
+    dropout: str | None = None  # the config.json key of the head's dropout, if there is one
+    default_dropout: str | float = 0.0  # if config.json does not state it: another key, or a value
+    pooling: str | None = None  # the config.json key of the pooling, if it can be chosen
+    required_config: Mapping[str, Any] = field(default_factory=dict)  # values that config.json must have, or leave out
+    stack: str = ENCODER  # the stack that the head reads; an encoder-decoder's class that reads the encoder has no
+    #                       decoder
+    prefix: str | None = None  # the body's prefix in this class, if it is not the family's
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
-        """The heads of a task of so many classes, of which the one called `name` answers."""
+        """The heads of a task with this many classes; the one called `name` computes the output."""
         head: HeadSpec = self.head
         if not isinstance(self.head, SpanHead):
             head = replace(self.head, classes=classes, dropout=dropout)
@@ -49,46 +49,46 @@ class HFTaskClass:
         return {POOLER: Pooler(), name: head} if self.uses_pooler else {name: head}
 
     def matches(self, name: str, heads: Mapping[str, HeadSpec]) -> bool:
-        """Are these its heads, whatever the number of classes and the dropout?"""
+        """Whether these are the heads of this class, with any number of classes and any dropout."""
         spec = heads[name]
         if isinstance(spec, SpanHead):
             return heads == self.heads(name, 0, spec.dropout)
         if not isinstance(spec, ClassHead | SentenceHead):
             return False
-        own = self.heads(name, spec.classes, spec.dropout)
+        expected = self.heads(name, spec.classes, spec.dropout)
         if self.pooling is not None and isinstance(spec, SentenceHead) and spec.place in POOLINGS.values():
-            own[name] = replace(cast(SentenceHead, own[name]), place=spec.place)
-        return heads == own
+            expected[name] = replace(cast(SentenceHead, expected[name]), place=spec.place)
+        return heads == expected
 
     def tensor_keys(self, name: str) -> tuple[TensorKey, ...]:
         biased = not isinstance(self.head, SentenceHead) or self.head.bias
         keys: list[TensorKey] = []
-        for ours, theirs in self.layers.items():
-            pair = linear_keys(f"heads.{name}.{ours}", theirs)
-            keys += pair if biased and ours not in self.unbiased else pair[:1]
+        for layer, hf_name in self.layers.items():
+            pair = linear_keys(f"heads.{name}.{layer}", hf_name)
+            keys += pair if biased and layer not in self.unbiased else pair[:1]
         return tuple(keys)
 
     def hf_config(self, task_config: TaskConfig) -> dict[str, Any]:
-        """What config.json says of a task, besides the class."""
-        spec, told = task_config.heads[task_config.name], dict[str, Any]()
+        """The config.json entries of a task, besides the class."""
+        spec, config = task_config.heads[task_config.name], dict[str, Any]()
         if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead | SpanHead):
-            told[self.dropout] = spec.dropout
+            config[self.dropout] = spec.dropout
         if self.pooling is not None and isinstance(spec, SentenceHead):
-            told[self.pooling] = next(theirs for theirs, place in POOLINGS.items() if place == spec.place)
+            config[self.pooling] = next(hf_name for hf_name, place in POOLINGS.items() if place == spec.place)
         single = hf_kind(task_config.kind) == "classify"
         if single:
-            told["problem_type"] = "single_label_classification" if task_config.labels else "regression"
+            config["problem_type"] = "single_label_classification" if task_config.labels else "regression"
         if labels := task_config.labels or ((REGRESSION_LABEL,) if single else ()):
-            told["id2label"] = {str(number): label for number, label in enumerate(labels)}
-            told["label2id"] = {label: number for number, label in enumerate(labels)}
-        return told
+            config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+            config["label2id"] = {label: index for index, label in enumerate(labels)}
+        return config
 
 
 def bert_task_classes(family: str, dropout: str = "classifier_dropout",
-                   default_dropout: str | float = "hidden_dropout_prob") -> dict[str, HFTaskClass]:
-    """BERT's classes, which others have too: texts are judged by the pooled vector, places each by its own."""
-    head, answer = ClassHead(1, 0.1), {"output": "classifier"}
-    tag = HFTaskClass(f"{family}ForTokenClassification", head, answer, dropout=dropout, default_dropout=default_dropout)
+                      default_dropout: str | float = "hidden_dropout_prob") -> dict[str, HFTaskClass]:
+    """BERT's task classes, which other families share: pooler for texts, hidden states for tokens."""
+    head, layers = ClassHead(1, 0.1), {"output": "classifier"}
+    tag = HFTaskClass(f"{family}ForTokenClassification", head, layers, dropout=dropout, default_dropout=default_dropout)
     return {
         "classify": replace(tag, name=f"{family}ForSequenceClassification", uses_pooler=True),
         "choice": replace(tag, name=f"{family}ForMultipleChoice", uses_pooler=True),

@@ -1,4 +1,4 @@
-"""How the inputs of a task are laid out: by the templates of the recipe, where they say it."""
+"""The input templates of a task: those of the recipe, if it has one for pairs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ TEXTS = ("A", "B")
 
 
 def input_templates(corpus: CorpusSettings, tokenizer: Tokenizer | None) -> tuple[str, str]:
-    """Of one text, and of two. A recipe that never reads pairs (T5, MASS, the Transformer) does not say how: the usual
-    template ends in another token, or asks for tokens that the vocabulary lacks. Two texts then follow each other, each
-    laid out as it would be by itself: "A end B end"."""
+    """The templates of one text and of two. Recipes without pairs (T5, MASS, the Transformer) inherit a pair template
+    that ends in another token, or has tokens that the vocabulary lacks. Two texts are then concatenated, each with the
+    template of one: "A end B end"."""
     single, pair = parse_template(corpus.single), parse_template(corpus.pair)
-    known = tokenizer is None or all(slot.name in TEXTS or slot.name in tokenizer.special_token_ids for slot in pair)
+    usable = tokenizer is None or all(slot.name in TEXTS or slot.name in tokenizer.special_token_ids for slot in pair)
     last = [template[-1].name for template in (single, pair) if template[-1].name not in TEXTS]
-    if known and len(set(last)) < 2:
+    if usable and len(set(last)) < 2:
         return corpus.single, corpus.pair
     second = " ".join("B" if slot.name == "A" else slot.name for slot in single)
     return corpus.single, f"{corpus.single} {second}"

@@ -1,8 +1,8 @@
-"""Which tensor of ours is which of Hugging Face's, and how it lies there: read in both directions.
+"""The mapping between native tensors and those of Hugging Face, used in both directions.
 
-A tensor of ours may be several of theirs, joined in order: one product for query, key and value is three matrices over
-there. Where `{i}` stands on our side alone, it is the other way round: all of ours joined are one of theirs. Which
-tensors there are is the network's to say; a key only names them.
+One native tensor may be several Hugging Face tensors, concatenated in order: the fused query, key and value matrix is
+three matrices there. If `{i}` is in the native name alone, it is the reverse: all layers concatenated are one Hugging
+Face tensor. A key only names tensors; the network decides which exist.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch import Tensor
 
 
 class TensorTransform(NamedTuple):
-    """How one tensor lies over there; what is parted by heads there needs their number to be written."""
+    """The conversion of one tensor; `to_hf` also gets the number of attention heads."""
 
     from_hf: Callable[[Tensor], Tensor]
     to_hf: Callable[[Tensor, int], Tensor]
 
 
-IDENTITY = TensorTransform(lambda theirs: theirs, lambda ours, heads: ours)
-TRANSPOSED = TensorTransform(lambda theirs: theirs.T, lambda ours, heads: ours.T)
+IDENTITY = TensorTransform(lambda tensor: tensor, lambda tensor, heads: tensor)
+TRANSPOSED = TensorTransform(lambda tensor: tensor.T, lambda tensor, heads: tensor.T)
 
 
 @dataclass(frozen=True)
 class TensorKey:
-    """Tensors of ours and their parts over there; `{i}` runs over the layers."""
+    """Native tensors and their Hugging Face counterparts; `{i}` is the layer index."""
 
     names: tuple[str, ...]
     hf_names: tuple[str, ...]
@@ -43,22 +43,23 @@ class TensorKey:
         return cls((name,), hf_names, transform, if_present, if_absent)
 
     def expand(self, tensor_names: Container[str]) -> Iterator[TensorKey]:
-        """One key for each layer that the network has; the key itself, which then fits no name, if it has none."""
-        if (self.if_present is not None and self.if_present not in tensor_names) or (self.if_absent is not None
-            and self.if_absent in tensor_names):
+        """One key for each layer of the network. Without any, the key itself, which then matches no tensor."""
+        if self.if_present is not None and self.if_present not in tensor_names:
             return
-        (ours,) = self.names
+        if self.if_absent is not None and self.if_absent in tensor_names:
+            return
+        (pattern,) = self.names
         layers = []
-        if "{i}" in ours:  # the first layer may lack it
-            start = 0 if ours.format(i=0) in tensor_names else 1
-            layers = [*takewhile(lambda i: ours.format(i=i) in tensor_names, count(start))]
+        if "{i}" in pattern:  # the first layer may lack the tensor
+            start = 0 if pattern.format(i=0) in tensor_names else 1
+            layers = [*takewhile(lambda i: pattern.format(i=i) in tensor_names, count(start))]
         if not layers:
             yield self
         elif "{i}" not in self.hf_names[0]:
-            yield replace(self, names=tuple(ours.format(i=i) for i in layers))
+            yield replace(self, names=tuple(pattern.format(i=i) for i in layers))
         else:
             for i in layers:
-                yield replace(self, names=(ours.format(i=i),),
+                yield replace(self, names=(pattern.format(i=i),),
                               hf_names=tuple(name.format(i=i) for name in self.hf_names))
 
     def with_prefix(self, prefix: str) -> TensorKey:
@@ -66,29 +67,30 @@ class TensorKey:
 
 
 def linear_keys(layer: str, *hf_names: str, transform: TensorTransform = IDENTITY) -> tuple[TensorKey, TensorKey]:
-    """A weight and its bias."""
+    """The keys of a linear layer: weight and bias."""
     return (TensorKey.of(f"{layer}.weight", *(f"{name}.weight" for name in hf_names), transform=transform),
             TensorKey.of(f"{layer}.bias", *(f"{name}.bias" for name in hf_names)))
 
 
 def to_hf(keys: Iterable[TensorKey], tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = {}
+    """Native tensors -> Hugging Face tensors."""
+    converted: dict[str, Tensor] = {}
     for key in keys:
         whole = _concatenate([tensors[name] for name in key.names])
         for name, part in zip(key.hf_names, whole.chunk(len(key.hf_names)), strict=True):
-            made[name] = key.transform.to_hf(part, heads).contiguous()
-    return made
+            converted[name] = key.transform.to_hf(part, heads).contiguous()
+    return converted
 
 
 def from_hf(keys: Iterable[TensorKey], tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`like` has tensors of our shapes, which say where to part what is one of theirs."""
-    made: dict[str, Tensor] = {}
+    """Hugging Face tensors -> native tensors. `like` has the native shapes, by which concatenated tensors are split."""
+    converted: dict[str, Tensor] = {}
     for key in keys:
         whole = _concatenate([key.transform.from_hf(tensors[name]) for name in key.hf_names]).contiguous()
         parts = torch.split(whole, [len(like[name]) for name in key.names]) if len(key.names) > 1 else [whole]
         for name, part in zip(key.names, parts, strict=True):
-            made[name] = part if part is whole else part.clone()  # tensors that share memory cannot be saved
-    return made
+            converted[name] = part if part is whole else part.clone()  # tensors that share memory cannot be saved
+    return converted
 
 
 def _concatenate(tensors: list[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Weight files: safetensors, whole or in parts, and the old pickled ones only through torch's weights-only loader."""
+"""Weight files: safetensors, single or sharded, and old pickles through torch's weights-only loader."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stemma.json_files import parse
 
 SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-ALIGNMENT = 64  # bytes: where torch puts the tensors that it makes itself
+ALIGNMENT = 64  # bytes; torch's own allocations have it
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Sorted names and `format: pt` alone in the header, so that equal weights are equal bytes."""
+    """Names are sorted and the header has only `format: pt`, so that equal weights give equal bytes."""
     ordered = {name: tensors[name].detach().to("cpu").contiguous() for name in sorted(tensors)}
     save_file(ordered, path, metadata={"format": "pt"})
 
@@ -37,14 +37,14 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 def align_memory(tensor: Tensor) -> Tensor:
     """The same values at an address that is a multiple of 64 bytes.
 
-    Tensors of a safetensors file lie wherever the one before them ends, and some kernels (attention among them) round
-    differently there. What was read must compute what was saved, above all where it is trained further.
+    Tensors in a safetensors file may have any address, and some kernels (attention among them) round differently if
+    they are not aligned. A loaded model must compute the same as the saved one, above all in further training.
     """
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _shard_files(index: Path) -> list[Path]:
-    """The files that an index names."""
+    """The weight files that an index lists."""
     try:
         names = sorted(set(parse(index.read_bytes())["weight_map"].values()))
         outside = [name for name in names if Path(name).name != name]
