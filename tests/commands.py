@@ -30,7 +30,7 @@ def end_with_parent():
 
 end_with_parent()
 import torch._dynamo, stemma
-from stemma.cli import _command, main
+from stemma.cli import _build_command, main
 
 # everything slow, also what verbs import when they run: the libraries of metrics, matplotlib and its fonts
 for name in ("sklearn.metrics", "scipy.stats", "seqeval.metrics", "seqeval.scheme", "sacrebleu.metrics", "numpy.ma",
@@ -39,7 +39,7 @@ for name in ("sklearn.metrics", "scipy.stats", "seqeval.metrics", "seqeval.schem
 for module in pkgutil.walk_packages(stemma.__path__, "stemma."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-_command()
+_build_command()
 stemma.lab.report.plots.learning_curve({"loss": [(0, 0), (1, 1)]}, {}, "steps", "loss")
 gc.collect()
 gc.freeze()  # a child copies no page for looking through what it shares
@@ -55,7 +55,7 @@ for line in sys.stdin:
         for number, name in enumerate((job["input"], job["out"], job["err"])):
             os.dup2(os.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if number else 0)), number)
         if not job["report"]:
-            stemma.lab.report.run_report.write_report = lambda run: None
+            stemma.lab.report.run_html.write_report = lambda run: None
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
         code = main(job["arguments"]) if "program" not in job else 1
         if "program" in job:

@@ -19,7 +19,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 
 import stemma
-from stemma import InferenceModel
+from stemma.api import InferenceModel
 from stemma.network.inputs_outputs import Stream
 from stemma.visibility import Causal
 
