@@ -1,8 +1,8 @@
-"""Documentation text to plain sentences: what a person would read aloud is kept, what only a machine reads is dropped.
+"""Extracts the prose of docstrings as plain sentences.
 
-A docstring mixes prose with doctests, literal blocks, tables, parameter lists and reStructuredText marks. The layout
-(indentation, prompts, rules, columns) tells most of these apart; what layout cannot tell is judged sentence by
-sentence, by its share of plain words.
+A docstring mixes prose with doctests, literal blocks, tables, parameter lists and reStructuredText markup. Its layout
+(indentation, prompts, rules, columns) separates most of these; the remaining sentences are filtered by their fraction
+of plain words.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _FUNCTION_WORD = re.compile(
     r"\b(?:a|an|the|this|that|these|those|it|its|is|are|was|were|be|been|has|have|can|may|must|will|would|should|not|no"
     r"|of|to|in|for|on|at|by|with|from|as|into|and|or|but|if|when|where|which|who|what|how|than|then|you|we|they|all|any)"
     r"\b", re.IGNORECASE)
-MIN_WORDS = 4  # words of a paragraph; below it there are headings and lone names
+MIN_WORDS = 4  # of a paragraph; shorter ones are headings and single names
 
 
 def paragraphs(document: str, quoted_code: bool = False) -> Iterator[list[str]]:
     """The prose of one docstring, a list of sentences per paragraph.
 
-    `quoted_code` says that straight quotes are mere marks around code, as in the pydoc topics.
+    `quoted_code`: straight quotes are markup around code, as in the pydoc topics.
     """
     for block in _blocks(document):
         text = _strip_markup(block, quoted_code)
@@ -58,18 +58,18 @@ def paragraphs(document: str, quoted_code: bool = False) -> Iterator[list[str]]:
 
 
 def _blocks(document: str) -> Iterator[str]:
-    """Runs of lines that belong together, without doctests, literal blocks, tables, fields, directives and rules."""
+    """Paragraphs, without doctests, literal blocks, tables, fields, directives and rules."""
     current: list[str] = []
     margin = 0                       # indentation of the current block
-    hidden: int | None = None        # everything deeper than this is dropped
-    doctest = False                  # a prompt hides all lines up to the next empty one
+    skipped: int | None = None       # lines with a deeper indentation are dropped
+    doctest = False                  # a prompt drops all lines up to the next empty one
     for line in [*inspect.cleandoc(document).splitlines(), ""]:
         text = line.strip()
         indent = len(line) - len(line.lstrip())
-        if text and hidden is not None:
-            if indent > hidden:
+        if text and skipped is not None:
+            if indent > skipped:
                 continue
-            hidden = None
+            skipped = None
         if text.startswith((">>>", "... ")):
             doctest = True
         if not text or doctest or _RULE.fullmatch(text):
@@ -89,14 +89,14 @@ def _blocks(document: str) -> Iterator[str]:
         if directive and directive.group(1) in _READ_ALOUD:
             text = text[directive.end():]
         elif directive or machine:
-            hidden = indent
+            skipped = indent
             continue
         elif bullet:
             indent += bullet.end()
             text = text[bullet.end():]
         margin = indent
         if text.endswith("::"):
-            hidden = len(line) - len(line.lstrip())
+            skipped = len(line) - len(line.lstrip())
             text = text[:-1]
         current.append(text)
 

@@ -1,12 +1,12 @@
-"""A linear classifier of word and character n-grams: the baseline that a fine-tuned model has to beat.
+"""A linear classifier of word and character n-grams: the baseline for fine-tuned models.
 
-Logistic regression over tf-idf weights of words, pairs of words and runs of one to five characters (sublinear term
-frequency, smoothed inverse document frequency, each of the two groups of features scaled to unit length), with the
-strength of its L2 penalty chosen by cross-validation on the training labels. These are the features and the objective
-of scikit-learn's TfidfVectorizer and LogisticRegression; a test compares the two.
+Logistic regression over tf-idf weights of word unigrams and bigrams and of character n-grams up to length five
+(sublinear term frequency, smoothed inverse document frequency, both groups scaled to unit length). The L2 penalty is
+chosen by cross-validation on the training labels. A test compares it with scikit-learn's TfidfVectorizer and
+LogisticRegression.
 
-There are far more features than examples, so the classifier is fitted in the span of the training examples: by the
-representer theorem the solution lies there, and a few hundred coordinates replace tens of thousands.
+There are far more features than examples, so the classifier is fitted in the span of the training examples, which
+contains the solution (representer theorem): a few hundred coordinates replace tens of thousands.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torch import Tensor
 
 from stemma.errors import UserError
 
-WORDS, CHARACTERS = 2, 5                      # the longest n-grams
+WORDS, CHARACTERS = 2, 5                      # maximum n
 INVERSE_PENALTIES = tuple(10.0 ** power for power in range(-2, 5))   # scikit-learn's C, the strongest penalty first
 FOLDS = 5
-CHUNK_ROWS = 64                                  # rows that are dense at the same time
+CHUNK_ROWS = 64                               # rows that are dense at once
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 Example = tuple[str, int]
 
 
 class NgramClassifier:
-    """Fitted on labelled texts of two classes, 0 and 1."""
+    """A binary classifier, fitted to labelled texts."""
 
     def __init__(self, train: Sequence[Example]):
         texts, labels = [text for text, _ in train], torch.tensor([float(label) for _, label in train]).double()
@@ -64,10 +64,10 @@ class NgramClassifier:
         return float(np.mean((self.decision(texts) > 0).numpy() == np.array(labels)))
 
     def _features(self, counts: Sequence[Sequence[Counter[str]]]) -> Tensor:
-        """(texts, columns), sparse; n-grams that the training texts do not have are left out."""
-        places: list[tuple[int, int]] = []
+        """(texts, columns), sparse; n-grams that do not occur in the training texts are ignored."""
+        indices: list[tuple[int, int]] = []
         weights: list[np.ndarray] = []
-        for number, row in enumerate(counts):
+        for row_index, row in enumerate(counts):
             for group, found in enumerate(row):
                 known = [(self.columns[group, gram], count) for gram, count in found.items()
                          if (group, gram) in self.columns]
@@ -75,20 +75,20 @@ class NgramClassifier:
                     columns, times = np.array(known).T
                     weight = (1 + np.log(times)) * self.idf[columns]
                     weights.append(weight / np.linalg.norm(weight))
-                    places += [(number, int(column)) for column in columns]
-        index = torch.tensor(places, dtype=torch.long).reshape(-1, 2).T
+                    indices += [(row_index, int(column)) for column in columns]
+        index = torch.tensor(indices, dtype=torch.long).reshape(-1, 2).T
         return torch.sparse_coo_tensor(index, torch.from_numpy(np.concatenate([np.zeros(0), *weights])),
                                        (len(counts), len(self.columns)), check_invariants=True).coalesce()
 
     def _products(self, features: Tensor) -> Tensor:
-        """(texts, training texts) inner products; a few rows at a time are dense."""
-        parts = [torch.sparse.mm(self.rows, features.index_select(0, chosen).to_dense().T).T
-                 for chosen in torch.split(torch.arange(len(features)), CHUNK_ROWS)]
+        """(texts, training texts) inner products, in chunks of dense rows."""
+        parts = [torch.sparse.mm(self.rows, features.index_select(0, chunk).to_dense().T).T
+                 for chunk in torch.split(torch.arange(len(features)), CHUNK_ROWS)]
         return torch.cat(parts)
 
 
 def _ngrams(text: str) -> tuple[Iterator[str], Iterator[str]]:
-    """Words and pairs of them; runs of characters. Letters' case and the width of spaces do not count."""
+    """Word n-grams and character n-grams of the lowercased text, with white space collapsed."""
     text = re.sub(r"\s\s+", " ", text.lower())
     words = _WORD.findall(text)
     return ((" ".join(words[start:start + size]) for size in range(1, WORDS + 1)
@@ -97,26 +97,27 @@ def _ngrams(text: str) -> tuple[Iterator[str], Iterator[str]]:
 
 
 def folds(labels: Sequence[float]) -> np.ndarray:
-    """The fold of each example: every class is spread evenly over all of them."""
-    place, seen = np.zeros(len(labels), dtype=int), Counter[float]()
-    for number, label in enumerate(labels):
-        place[number] = seen[label] % FOLDS
+    """The fold of each example, stratified by class."""
+    fold_of_example, seen = np.zeros(len(labels), dtype=int), Counter[float]()
+    for index, label in enumerate(labels):
+        fold_of_example[index] = seen[label] % FOLDS
         seen[label] += 1
-    return place
+    return fold_of_example
 
 
 def _select_penalty(kernel: Tensor, labels: Tensor) -> float:
-    """The penalty under which most left-out examples are classified right; of equals, the strongest."""
+    """The penalty with the best cross-validation accuracy; ties go to the strongest."""
     fold = torch.from_numpy(folds(labels.tolist()))
-    if any(len(set(labels[fold != number].tolist())) < 2 or not (fold == number).any() for number in range(FOLDS)):
-        return 1.0  # too few examples to leave any out
-    right = [0.0] * len(INVERSE_PENALTIES)
-    for number in range(FOLDS):
-        seen, weights = fold != number, None
-        for place, inverse_penalty in enumerate(INVERSE_PENALTIES):
-            weights = _fit(kernel[seen], labels[seen], inverse_penalty, weights)
-            right[place] += float(((_scores(kernel[~seen], weights) > 0) == labels[~seen].bool()).double().mean())
-    return INVERSE_PENALTIES[int(np.argmax(np.round(right, 9)))]
+    if any(len(set(labels[fold != index].tolist())) < 2 or not (fold == index).any() for index in range(FOLDS)):
+        return 1.0  # too few examples for cross-validation
+    accuracy = [0.0] * len(INVERSE_PENALTIES)
+    for test_fold in range(FOLDS):
+        is_train, weights = fold != test_fold, None
+        for penalty_index, inverse_penalty in enumerate(INVERSE_PENALTIES):
+            weights = _fit(kernel[is_train], labels[is_train], inverse_penalty, weights)
+            correct = (_scores(kernel[~is_train], weights) > 0) == labels[~is_train].bool()
+            accuracy[penalty_index] += float(correct.double().mean())
+    return INVERSE_PENALTIES[int(np.argmax(np.round(accuracy, 9)))]
 
 
 def _fit(kernel: Tensor, labels: Tensor, inverse_penalty: float, start: Tensor | None = None) -> Tensor:
@@ -131,7 +132,7 @@ def _fit(kernel: Tensor, labels: Tensor, inverse_penalty: float, start: Tensor |
         optimizer.zero_grad()
         total = inverse_penalty * torch.nn.functional.binary_cross_entropy_with_logits(
             _scores(kernel, weights), labels, reduction="sum") + weights[:-1].square().sum() / 2
-        total = total / max(1.0, inverse_penalty)  # of one order, whatever the penalty
+        total = total / max(1.0, inverse_penalty)  # the same order of magnitude for every penalty
         total.backward()
         return total
 

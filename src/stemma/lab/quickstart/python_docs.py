@@ -1,7 +1,7 @@
-"""A corpus that every user already has: the documentation inside their own Python, read without running any of it.
+"""Text that every user has: the documentation inside their own Python, extracted without executing any code.
 
-Docstrings and block comments are found by parsing the standard library's source, never by importing it, so that
-nothing is executed; the `pydoc` topics (the language reference behind `help()`) are read from their source as well.
+Docstrings and block comments come from the parsed source of the standard library, which is not imported. The `pydoc`
+topics (the language reference behind `help()`) are read from their source as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMMENT = re.compile(r"^[ \t]*#(?: .*|)$")
 
 @dataclass(frozen=True)
 class DocPage:
-    """One document: a module's documentation or one topic of the language reference, a sentence a line."""
+    """A document: the documentation of a module or a topic of the language reference, one sentence per line."""
 
     name: str
     kind: Literal["module", "topic"]
@@ -46,7 +46,7 @@ class DocPage:
 
     @property
     def group(self) -> str:
-        """What is held out together: a top-level package with all below it, or one topic."""
+        """The unit that is held out as a whole: a top-level package, or a topic."""
         return self.name.partition(".")[0] if self.kind == "module" else f"topic {self.name}"
 
 
@@ -54,8 +54,8 @@ def collect_pages(root: Path | None = None) -> list[DocPage]:
     """All pages of the standard library at `root` (by default the running Python's), modules first, by name."""
     root = Path(root) if root is not None else Path(sysconfig.get_path("stdlib"))
     seen: set[str] = set()
-    pages = [page for name, kind, documents in _sources(root) if (page := _build_page(name, kind, documents,
-                                                                                      seen)).text]
+    pages = [page for name, kind, documents in _sources(root)
+             if (page := _build_page(name, kind, documents, seen)).text]
     if not pages:
         raise UserError(f"no Python source with documentation under {root}; this Python comes without the source of "
                         "its standard library: use another one, or give your own text to `stemma pretrain`.")
@@ -63,23 +63,23 @@ def collect_pages(root: Path | None = None) -> list[DocPage]:
 
 
 def split_pages(pages: Sequence[DocPage], seed: int, share: float = 0.1) -> tuple[list[DocPage], list[DocPage]]:
-    """Training and held-out pages; whole packages change sides, so no module is described on both."""
+    """Training and held-out pages, split by whole packages, so that no package is in both."""
     sizes: dict[str, int] = {}
     for page in pages:
         sizes[page.group] = sizes.get(page.group, 0) + page.words
-    wanted, taken = share * sum(sizes.values()), 0
+    target, total = share * sum(sizes.values()), 0
     held_out: set[str] = set()
     groups = [sorted(sizes)[index] for index in np.random.default_rng(seed).permutation(len(sizes))]
-    for largest in (wanted / 5, wanted):  # many small packages tell more than one large one, which only fills up
+    for max_size in (target / 5, target):  # small packages first: many of them are more diverse than one large one
         for group in groups:
-            if group not in held_out and sizes[group] <= min(largest, wanted - taken):
+            if group not in held_out and sizes[group] <= min(max_size, target - total):
                 held_out.add(group)
-                taken += sizes[group]
+                total += sizes[group]
     return [page for page in pages if page.group not in held_out], [page for page in pages if page.group in held_out]
 
 
 def write_pages(pages: Iterable[DocPage], path: Path) -> None:
-    """A sentence a line, an empty line between documents: what `stemma corpus build` reads."""
+    """Write one sentence per line, with an empty line between documents, for `stemma corpus build`."""
     atomic_write(Path(path), "\n\n".join(page.text for page in pages) + "\n")
 
 
@@ -88,7 +88,7 @@ def _build_page(name: str, kind: Literal["module", "topic"], documents: Iterable
     for document in documents:
         for sentences in paragraphs(document, quoted_code=kind == "topic"):
             key = " ".join(sentences).casefold()
-            if key not in seen:  # one copy of what is said in several places, or memorising would look like reading
+            if key not in seen:  # without duplicates, which would reward memorization
                 seen.add(key)
                 lines += sentences
     return DocPage(name, kind, "\n".join(lines))
@@ -96,13 +96,13 @@ def _build_page(name: str, kind: Literal["module", "topic"], documents: Iterable
 
 def _sources(root: Path) -> Iterator[tuple[str, Literal["module", "topic"], list[str]]]:
     modules = {}
-    for place, folders, names in os.walk(root):
-        folders[:] = filter(_is_documented, folders)  # the others are not entered: foreign packages can be many
-        package = Path(place).relative_to(root).parts
+    for folder, folders, names in os.walk(root):
+        folders[:] = filter(_is_documented, folders)  # skip the others: there may be many third-party packages
+        package = Path(folder).relative_to(root).parts
         for stem in (name.removesuffix(".py") for name in names if name.endswith(".py")):
             if _is_documented(stem) and not stem.startswith(GENERATED):
                 parts = package if stem == "__init__" and package else (*package, stem)
-                modules[".".join(parts)] = Path(place) / f"{stem}.py"
+                modules[".".join(parts)] = Path(folder) / f"{stem}.py"
     for name, path in sorted(modules.items()):
         tree, source = _parse(path)
         if tree is not None:
@@ -117,11 +117,11 @@ def _is_documented(name: str) -> bool:
 
 
 def _parse(path: Path) -> tuple[ast.Module | None, str]:
-    """Source that is missing or does not parse has nothing to say: the library ships broken files on purpose."""
+    """Syntax tree and source; the tree is None if the file is missing or does not parse."""
     try:
         source = path.read_text(encoding="utf-8")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # stray backslashes in other people's strings
+            warnings.simplefilter("ignore")  # invalid escape sequences in the parsed source
             return ast.parse(source), source
     except (OSError, ValueError, SyntaxError, RecursionError):
         return None, ""
@@ -129,16 +129,16 @@ def _parse(path: Path) -> tuple[ast.Module | None, str]:
 
 def _documents(tree: ast.Module, source: str) -> list[str]:
     """Docstrings and block comments in the order of the source."""
-    found: list[tuple[int, str]] = []
-    strings: set[int] = set()  # lines inside docstrings: a "#" there is an example's, not a comment
+    texts: list[tuple[int, str]] = []
+    strings: set[int] = set()  # lines of docstrings: a "#" there is no comment
     for node in _definitions(tree):
         text = ast.get_docstring(node, clean=False)
         if text:
             literal = node.body[0]
-            found.append((literal.lineno, text))
+            texts.append((literal.lineno, text))
             strings.update(range(literal.lineno, (literal.end_lineno or literal.lineno) + 1))
-    found += _comments(source, strings)
-    return [text for _, text in sorted(found)]
+    texts += _comments(source, strings)
+    return [text for _, text in sorted(texts)]
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -151,14 +151,14 @@ def _definitions(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.Func
 
 
 def _comments(source: str, strings: set[int]) -> Iterator[tuple[int, str]]:
-    """Comments of two lines and more; shorter ones are remarks about the code beside them."""
+    """Block comments of at least two lines; shorter ones are mostly remarks about code."""
     block: list[str] = []
-    for number, line in enumerate([*source.splitlines(), ""], start=1):
-        if _COMMENT.match(line) and number not in strings:
+    for line_number, line in enumerate([*source.splitlines(), ""], start=1):
+        if _COMMENT.match(line) and line_number not in strings:
             block.append(line.strip()[2:])
             continue
         if len(block) > 1:
-            yield number - len(block), "\n".join(block)
+            yield line_number - len(block), "\n".join(block)
         block = []
 
 

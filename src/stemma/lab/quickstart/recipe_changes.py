@@ -1,7 +1,7 @@
-"""What the quickstart's recipe changes from BERT, each change with a reason in plain words.
+"""The changes of the quickstart's recipe from BERT, each with a reason.
 
-A reason stands for all keys that begin like it, and the first that fits counts. The reasons are why a change was made;
-whether each of them pays can be measured with `stemma ablate`.
+A reason applies to all keys that start with its key; the first match counts. The reasons say why a change was made;
+`stemma ablate` measures whether it helps.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from stemma.recipe_loading import Recipe, diff
 ANCESTOR = "bert"
 NO_EFFECT = "no effect"
 REASONS = {
-    "objective.next_sentence": "one task is enough: sentence pairs taught later models little",
-    "objective.masked_lm.dynamic": "new masks in every epoch, because the text is read many times",
-    "objective.masked_lm": "more masked tokens in each step, and every one of them has to be predicted",
-    "corpus.sequence_length": "short rows: a hidden word is mostly predicted from its neighbourhood",
+    "objective.next_sentence": "one objective is enough: later models gained little from sentence pairs",
+    "objective.masked_lm.dynamic": "dynamic masking, because training takes many epochs",
+    "objective.masked_lm": "more masked tokens per step, all of them replaced by [MASK]",
+    "corpus.sequence_length": "short rows: a masked word is mostly predicted from nearby words",
     "corpus.first_phase": f"{NO_EFFECT} here: all rows have one length",
     "corpus": "rows are filled with running text, so no step is spent on padding or sentence pairs",
-    "network.layers": "a network that learns in minutes",
-    "network.width": "a network that learns in minutes",
-    "network.feedforward": "a network that learns in minutes",
-    "network.heads": "a network that learns in minutes",
-    "network.transition": "a gated feed-forward layer (GeGLU), as modern networks have it",
-    "network.activation": "a gated feed-forward layer (GeGLU), as modern networks have it",
+    "network.layers": "a network that trains in minutes",
+    "network.width": "a network that trains in minutes",
+    "network.feedforward": "a network that trains in minutes",
+    "network.heads": "a network that trains in minutes",
+    "network.transition": "a gated feed-forward layer (GeGLU), as in modern networks",
+    "network.activation": "a gated feed-forward layer (GeGLU), as in modern networks",
     "network.norm": "pre-norm: gradients reach every layer from the first step",
     "network.embedding": "no segments, because there are no sentence pairs",
-    "network.position": "relative distances: what is learnt about a neighbour holds at every position",
-    "network.attention.windows": "some layers see only the neighbourhood, which costs less",
+    "network.position": "relative positions: what is learned about a neighbour holds at every position",
+    "network.attention.windows": "sliding-window attention in some layers, which costs less",
     "network.attention.bias": "no biases: fewer parameters to learn",
     "network.bias": "no biases: fewer parameters to learn",
     "network.initialization": "initial weights with which attention and residual connections learn from the first step",
-    "network.dropout": "no dropout: a few minutes are too short to memorise the text",
-    "network.attention": "no dropout: a few minutes are too short to memorise the text",
-    "tokenizer": "a small vocabulary of this text, so that every token is seen often enough",
+    "network.dropout": "no dropout: a few minutes are too short to overfit",
+    "network.attention": "no dropout: a few minutes are too short to overfit",
+    "tokenizer": "a small vocabulary, so that every token occurs often enough",
     "training.optimizer": "an optimizer that learns more in each step",
-    "training.schedule": "a learning rate that stays high and cools down at the end",
-    "training.checkpoint_every": f"how often the run saves and measures itself; {NO_EFFECT} on what is learnt",
-    "training.validate_every": f"how often the run saves and measures itself; {NO_EFFECT} on what is learnt",
-    "training.keep_checkpoints": f"how often the run saves and measures itself; {NO_EFFECT} on what is learnt",
-    "training.steps": f"{NO_EFFECT} here: this run is as long as its minutes",
+    "training.schedule": "a learning rate that stays high and decays at the end",
+    "training.checkpoint_every": f"how often the run saves and validates; {NO_EFFECT} on the model",
+    "training.validate_every": f"how often the run saves and validates; {NO_EFFECT} on the model",
+    "training.keep_checkpoints": f"how often the run saves and validates; {NO_EFFECT} on the model",
+    "training.steps": f"{NO_EFFECT} here: the budget of this run is in minutes",
     "training": "many small steps with a high learning rate",
     "finetuning": f"{NO_EFFECT} here: a default of later fine-tuning",
 }
@@ -59,12 +59,12 @@ def reason(key: str) -> str:
 
 
 def group_by_reason(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Changes that share a reason together, without those that have no effect: (reason, what changes)."""
-    found: dict[str, list[str]] = {}
+    """(reason, changes) for each reason, without changes that have no effect."""
+    by_reason: dict[str, list[str]] = {}
     for change in changes:
         if NO_EFFECT not in change["why"]:
-            found.setdefault(change["why"], []).append(_format_change(change))
-    return [(why, ", ".join(told)) for why, told in found.items()]
+            by_reason.setdefault(change["why"], []).append(_format_change(change))
+    return [(why, ", ".join(texts)) for why, texts in by_reason.items()]
 
 
 def _format_change(change: Mapping[str, object]) -> str:
