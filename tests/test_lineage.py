@@ -382,7 +382,7 @@ def test_the_toml_writer_survives_awkward_text():
     ("gpt2", ["network.attention.segments=true"], "needs network.position.kind=relative_xl"),
     ("gpt2", ["network.embedding.cutoffs=[9, 5]"], "must be in ascending order"),
     ("gpt2", ["network.embedding.cutoffs=[9]", "network.embedding.width=64"], "already say how wide each part is"),
-    ("xlnet", ["objective.permutation_lm.context=1"], "with 1 every token is guessed and none is left"),
+    ("xlnet", ["objective.permutation_lm.context=1"], "with 1 every token is predicted and none is left"),
     ("xlnet", ["network.embedding.query=false"], "objective.permutation_lm needs it"),
     ("bert", ["objective.permutation_lm.unit=token"], "the query stream: set network.embedding.query=true"),
     ("universal-transformer", ["network.attention.windows=[0, 8]"], "recurrent depth has one layer"),

@@ -75,7 +75,7 @@ def test_a_plan(tmp_path, toy, command):
     done = stemma(*command[:4], "--tasks", plan, "--out", tmp_path / "run", *BRIEF, "--json")
     assert done.code == 0, done.err
     assert set(done.json["metrics"]["dev"]["tasks"]) == {"first", "second"}
-    assert "tasks are drawn at these rates: first 50.0%, second 50.0%." in done.err
+    assert "sampling rates of the tasks: first 50.0%, second 50.0%." in done.err
     people = stemma(*command[:4], "--tasks", plan, "--out", tmp_path / "other", *BRIEF)
     assert people.out.count("dev, ") == 2
     refused = stemma(*command, "--tasks", plan, "--out", tmp_path / "third")

@@ -32,7 +32,7 @@ def test_a_run_from_a_plan_to_scores(toy, tmp_path):
     assert (done.json["task"], done.json["steps"], done.json["recipe"]) == ("multitask", 3, "bert@tiny")
     assert set(done.json["metrics"]["dev"]["tasks"]) == {"mood", "match"} == set(done.json["finetuned"])
     assert done.json["finetuned"]["match"]["metrics"]["dev"]["examples"] == 16
-    assert done.json["examples_per_second"] > 0 and "note: mood: 48 examples to train on" in done.err
+    assert done.json["examples_per_second"] > 0 and "note: mood: 48 training examples" in done.err
     assert json.loads((run / "result.json").read_text()) == done.json
     again = stemma("resume", run, "--json")
     assert (again.code, again.json) == (0, done.json) and "is finished" in again.err

@@ -20,7 +20,7 @@ def test_tables_for_people(folder):
     plan = write_plan(folder, stages)
     done = stemma("pipeline", plan, "--out", folder / "run")
     assert done.code == 0, done.err
-    assert "forgotten" in done.out and "examples read" in done.out and "report.md" in done.out
+    assert "forgotten" in done.out and "contaminated" in done.out and "report.md" in done.out
     assert "note: domain: " in done.err and (folder / "run/stages/domain/report.html").is_file()
     again = stemma("pipeline", plan, "--out", folder / "run", "--json")
     assert again.code == 0 and "domain is unchanged and is kept." in again.err

@@ -313,7 +313,7 @@ def test_list_and_plan(capsys, tmp_path):
     assert said(capsys, "show", written(tmp_path, SMALL))["name"] == "layers"
     typer.main.get_command(claims_app).main([], standalone_mode=False)
     told = capsys.readouterr().out
-    assert "positions  Do learned positions" in told and "needs --corpus" in told
+    assert "positions  Are learned positions" in told and "needs --corpus" in told
     typer.main.get_command(claims_app).main(["show", "positions"], standalone_mode=False)
     assert "learned and waves differ by less than 0.05" in capsys.readouterr().out
 

@@ -72,7 +72,7 @@ def test_predict_reads_lines_and_tables_and_requires_the_plugin(made):
 
 def test_evaluate_shows_its_tables_on_the_terminal_and_in_the_report(made):
     shown = stemma("evaluate", "whole", "--data", "spans-dev.jsonl", "--out", "judged", *PLUGIN, folder=made)
-    assert shown.code == 0 and "in the data   predicted" in shown.out, shown.err
+    assert shown.code == 0 and "gold   predicted" in shown.out, shown.err
     result = json.loads((made / "judged/result.json").read_text())
     assert result["kind"] == "spans" and result["labels"][0][:2] == ["person", 16]
     page = (made / "judged/report.html").read_text()
@@ -110,17 +110,17 @@ def test_problems_of_its_examples_are_reported(made):
 
 
 TRIPLES = '''
-from stemma.extend import ClassTask, TextExample, register
+from stemma.extend import ClassificationTask, TextExample, register
 
 @register("task", "triple")
-class Triple(ClassTask):
+class Triple(ClassificationTask):
     idea = "One of several classes for three texts."
     texts = 3
     plain_text = False
 
     def read(self, path, columns, reading):
         table = reading.table(path)
-        return [TextExample(table.where(number), tuple(row[name] for name in ("claim", "for", "against")),
+        return [TextExample(table.location(number), tuple(row[name] for name in ("claim", "for", "against")),
                             row.get("label")) for number, row in enumerate(table.rows)]
 '''
 

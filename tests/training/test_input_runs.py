@@ -18,7 +18,7 @@ from stemma.corpus.annotate import annotate
 from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.exchange.save import save
-from stemma.network.inputs.characters import spelled
+from stemma.network.inputs.characters import token_bytes
 from stemma.training.checkpoints import WEIGHTS
 from stemma.training.pretrain import pretrain, resume
 from stemma.training.run_folder import read_run
@@ -97,7 +97,7 @@ def test_it_is_trained_resumed_exactly_saved_and_loaded(trained, told, tmp_path,
     if kind == "frozen":
         assert_close(module.vectors, torch.from_numpy(np.load(told / "vectors.npy")).float())
     if kind in ("characters", "written"):
-        expected = torch.from_numpy(spelled(model.tokenizer, 20))
+        expected = torch.from_numpy(token_bytes(model.tokenizer, 20))
         assert torch.equal(module.spelling[:len(expected)], expected) and expected.any()
 
 

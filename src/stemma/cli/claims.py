@@ -100,7 +100,7 @@ def run(name: ClaimArgument, lab: LabFolder, tasks: LabTasks, text: TextOptions,
     if corpus == ["-"]:
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
     claim = find_claim(name)
-    given = parse_tasks(**tasks.options())
+    given = parse_tasks(tasks.task or [], tasks.train or [], tasks.dev or [], tasks.epochs)
     experiment = claim_experiment(claim, corpus=corpus or (), reading=text.reading(),
                                tasks=given, tokens=tokens, seeds=seeds, size=size,
                                command=shlex.join(["stemma", *sys.argv[1:]]))
