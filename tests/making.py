@@ -1,4 +1,4 @@
-"""Corpora, layouts and drafts of a few lines, for tests that must know every token."""
+"""Small corpora, row templates and drafts for tests that must know every token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def corpus_of(folder: Path, documents: Sequence[Sequence[str]], tokenizer: Path,
 
 
 def pieced_corpus(folder: Path, seed: int = 0) -> Corpus:
-    """A corpus whose vocabulary is so small that most words are several pieces."""
+    """A corpus with a small vocabulary, so that most words have several subtokens."""
     text = small_text(documents=30, seed=seed)
     roles = {"mask", "start", "separator", "begin", "end"}
     train_tokenizer(iter([text]), "wordpiece", 64, lowercase=True, roles=roles).save(folder / "tokenizer")
@@ -41,12 +41,12 @@ def pieced_corpus(folder: Path, seed: int = 0) -> Corpus:
 
 
 def whole(corpus: Corpus) -> CorpusSubset:
-    """Every document, nothing held out."""
+    """A subset of all documents, with nothing held out."""
     return CorpusSubset(corpus, np.stack([corpus.document_starts[:-1], corpus.document_starts[1:]], axis=1))
 
 
 def plain_layout(length: int, single: str = SINGLE, pair: str = PAIR) -> RowTemplate:
-    """A layout without a tokenizer, for packers that never look at a token."""
+    """A row template without a tokenizer, for packers that never read a token."""
     roles = {"padding": 0, "start": 1, "separator": 2, "boundary": 2}
     return RowTemplate(parse_template(single), parse_template(pair), length, roles)
 

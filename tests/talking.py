@@ -1,4 +1,4 @@
-"""A corpus of running text, dialogues, and queries with titles, for tests that must know every turn."""
+"""A corpus of text, dialogues and relevance pairs, for tests that must know every turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stemma.corpus.corpus import Corpus
 
 
 def dialogues(count: int = 40, seed: int = 0, speakers: int = 2, most: int = 9) -> list[list[tuple[str, str]]]:
-    """Turns of (role, text); whoever speaks may go on speaking."""
+    """Dialogues of (speaker, text) turns; a speaker may have several turns in a row."""
     rng = random.Random(seed)
     return [[(f"speaker {rng.randrange(speakers) if turn else 0}",
               f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(OBJECTS)} " * rng.randint(1, 3))
@@ -22,8 +22,8 @@ def dialogues(count: int = 40, seed: int = 0, speakers: int = 2, most: int = 9) 
 
 def judged(count: int = 30, seed: int = 0, classes: int = 3) -> list[tuple[str, str, int]]:
     rng = random.Random(seed)
-    return [(rng.choice(OBJECTS), f"{rng.choice(SUBJECTS)} {rng.choice(PLACES)}", number % classes)
-            for number in range(count)]
+    return [(rng.choice(OBJECTS), f"{rng.choice(SUBJECTS)} {rng.choice(PLACES)}", index % classes)
+            for index in range(count)]
 
 
 def mixed_corpus(folder: Path, tokenizer: Path, *, text: bool = True, talks: list | None = None,

@@ -1,4 +1,4 @@
-"""A task of every kind that a tiny network learns in seconds, and the network to learn it."""
+"""Toy tasks of every kind that a tiny network learns in seconds, and the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAST = ["training.learning_rate=3e-3", "training.batch_size=16"]
 
 
 def save_model(folder: Path, name: str = "bert@tiny", *changes: str, length: int = 48, vocabulary: int = 120) -> Path:
-    """Random weights of a family, as a model folder; words of such a vocabulary are often several pieces."""
+    """Save a randomly initialized model of a family; with this vocabulary, words often have several subtokens."""
     chosen = recipe(name, [*SMALL, f"corpus.sequence_length={length}", *changes])
     if hasattr(chosen.settings.network.position, "maximum"):
         chosen = chosen.with_changes({"network.position.maximum": length}, "test")
@@ -39,7 +39,7 @@ def save_model(folder: Path, name: str = "bert@tiny", *changes: str, length: int
 
 
 def rows(kind: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Examples as the lines of a jsonl file. What is right can be told from single words."""
+    """Examples as rows of a jsonl file. Single words decide the label."""
     rng = random.Random(seed)
     return [MAKERS[kind](rng) for _ in range(count)]
 
@@ -72,22 +72,22 @@ def _pair(rng: random.Random) -> dict[str, Any]:
 
 
 def _regress(rng: random.Random) -> dict[str, Any]:
-    made = _classify(rng)
-    return {"text": made["text"], "score": 1.0 if made["label"] == "good" else -1.0}
+    example = _classify(rng)
+    return {"text": example["text"], "score": 1.0 if example["label"] == "good" else -1.0}
 
 
 def _choice(rng: random.Random) -> dict[str, Any]:
-    place = rng.randrange(3)
-    options = [_sentence(rng, rng.choice(GOOD if number == place else BAD)) for number in range(3)]
-    return {"context": _sentence(rng), "question": "what then?", "options": options, "label": place}
+    correct = rng.randrange(3)
+    options = [_sentence(rng, rng.choice(GOOD if index == correct else BAD)) for index in range(3)]
+    return {"context": _sentence(rng), "question": "what then?", "options": options, "label": correct}
 
 
 def _qa(rng: random.Random) -> dict[str, Any]:
-    """What is asked for is one of two things that stand out; one context in four has neither."""
+    """The answer is one of two phrases; some contexts have neither."""
     context = f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} a letter."
     answer = rng.choice(["one missing leaf", "the river", ""]) if rng.random() < 0.5 else "one missing leaf"
-    told = f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {answer or 'a letter'}."
-    context = f"{told} {context}" if rng.random() < 0.5 else f"{context} {told}"
+    sentence = f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {answer or 'a letter'}."
+    context = f"{sentence} {context}" if rng.random() < 0.5 else f"{context} {sentence}"
     answers = [{"text": answer, "answer_start": context.index(answer)}] if answer else []
     return {"id": str(rng.random()), "context": context, "question": "what?", "answers": answers}
 
@@ -97,7 +97,7 @@ def _tag(rng: random.Random) -> dict[str, Any]:
     for text, kind in ((rng.choice(SUBJECTS), "PER"), (rng.choice(VERBS), ""), (rng.choice(PLACES), "LOC")):
         parts = text.split()
         words += parts
-        tags += [f"{'I' if number else 'B'}-{kind}" if kind else "O" for number in range(len(parts))]
+        tags += [f"{'I' if index else 'B'}-{kind}" if kind else "O" for index in range(len(parts))]
     return {"words": words, "tags": tags}
 
 

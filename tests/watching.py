@@ -1,4 +1,4 @@
-"""What was under way while something ran, and how much of it was done at its end."""
+"""Records the progress stages of a block, with their final counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Last words and left-out words: the files are read as published, and the answers are those of the model."""
+"""Cloze evaluation: published files are read, and predictions follow the likelihoods of the model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_childrens_book_test_as_published_and_as_json(tmp_path):
            ("cbt", [ClozeItem("One . Two .", (" a reads .", " clerk reads ."), 1, 1)])
 
 
-def test_a_last_word_is_known_if_it_would_be_said(model, tmp_path):
+def test_a_last_word_is_correct_if_greedy_decoding_gives_it(model, tmp_path):
     """Half of the passages end in what the model says itself."""
     reader, passages = LMScorer(model), []
     for context in ("the old", "a young reader", "one missing leaf by"):
@@ -80,7 +80,7 @@ def test_a_last_word_is_known_if_it_would_be_said(model, tmp_path):
     assert cloze(model, tmp_path / "a.txt", limit=2)["questions"] == 2
 
 
-def test_the_candidate_is_scored_with_the_rest_of_its_sentence(model, tmp_path):
+def test_a_candidate_is_scored_with_the_rest_of_its_sentence(model, tmp_path):
     (tmp_path / "cbt.txt").write_text(CBT.rsplit("1 A young", 1)[0])
     (question,) = read_cloze_items(tmp_path / "cbt.txt")[1]
     ids = [[model.tokenizer.special_token_ids["end"], *model.tokenizer.encode(question.context + text).ids]
@@ -98,7 +98,7 @@ def test_the_candidate_is_scored_with_the_rest_of_its_sentence(model, tmp_path):
         assert found["accuracy"] == (answer == expected) and found["chance"] == 0.25
 
 
-def test_long_contexts_and_unknown_words_are_told(model, tmp_path, caplog):
+def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
     (tmp_path / "a.txt").write_text("the old clerk " * 100 + "reads\nthe river\n")
     assert cloze(model, tmp_path / "a.txt", length=20)["cut"] == 1
     assert "1 of 2 contexts are longer than the 20 tokens" in caplog.messages[0]
@@ -124,14 +124,14 @@ def test_long_contexts_and_unknown_words_are_told(model, tmp_path, caplog):
     ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be asked", "line 2"),
     ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be asked", "line 1"),
 ])
-def test_lines_that_cannot_be_asked_are_named(tmp_path, name, content, said, line):
+def test_unusable_lines_are_reported(tmp_path, name, content, said, line):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=said) as told:
         read_cloze_items(tmp_path / name)
     assert told.value.problems[0][0] == line
 
 
-def test_files_that_are_none_are_told(tmp_path):
+def test_invalid_files_are_reported(tmp_path):
     (tmp_path / "a.txt").write_text("\n")
     with pytest.raises(UserError, match="a.txt is empty"):
         read_cloze_items(tmp_path / "a.txt")
@@ -142,7 +142,7 @@ def test_files_that_are_none_are_told(tmp_path):
         read_cloze_items(tmp_path / "a.txt", "cbt")
 
 
-def test_shares_and_their_intervals():
+def test_proportions_and_their_intervals():
     assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
     assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # the example of Newcombe (1998)

@@ -1,4 +1,4 @@
-"""`embed` gives one vector a text: the same whatever stands beside it, and the mean that a plain loop computes."""
+"""`embed` gives one vector per text, independent of the batch, and equal to a plain loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def alone(model, text: str, pooling: str = "mean") -> np.ndarray:
 
 @pytest.mark.parametrize("pooling", ["mean", "start"])
 @pytest.mark.parametrize("tokens", [1, 30, 8192])
-def test_the_batch_makes_no_difference(model, pooling, tokens, monkeypatch):
+def test_embeddings_do_not_depend_on_the_batch(model, pooling, tokens, monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", tokens)
     found = embed(model, TEXTS, pooling)
     assert found.shape == (len(TEXTS), 24) and found.dtype == np.float32
@@ -48,29 +48,29 @@ def test_the_batch_makes_no_difference(model, pooling, tokens, monkeypatch):
         np.testing.assert_allclose(row, alone(model, text, pooling), atol=1e-5)
 
 
-def test_vectors_differ_and_can_be_scaled(model):
+def test_embeddings_differ_and_can_be_normalized(model):
     plain, unit = embed(model, TEXTS), embed(model, TEXTS, normalize=True)
     assert np.abs(plain[0] - plain[2]).max() > 0.01
     np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
 
 
-def test_a_long_text_is_cut_with_a_notice_and_keeps_its_end_mark(model, caplog):
+def test_a_long_text_is_truncated_with_a_warning_and_keeps_its_end_token(model, caplog):
     embed(model, TEXTS)
-    said = "1 of 6 texts are longer than the 20 tokens of the model's longest text, and were cut there."
+    said = "1 of 6 texts are longer than the 20 tokens of the model, and were truncated."
     assert caplog.messages == [said]
     assert embed(model, TEXTS[:3]).shape == (3, 24) and caplog.messages == [said]
 
 
-def test_no_text_no_vectors(model):
+def test_no_texts_give_no_embeddings(model):
     assert embed(model, []).shape == (0, 24)
 
 
-def test_a_pooling_that_is_not_there_is_told(model):
+def test_an_unknown_pooling_is_rejected(model):
     with pytest.raises(UserError, match='--pooling is "max"; choose mean or start'):
         embed(model, TEXTS, "max")
 
 
-def test_the_verb_writes_what_the_function_returns(model, tmp_path, capsys):
+def test_the_command_writes_what_the_function_returns(model, tmp_path, capsys):
     stemma.save(model, tmp_path / "m")
     lines = ["the old clerk", "a young reader reads", "seven pages"]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""What a model is fine-tuned with: its recipe's section [finetuning], whatever it was pre-trained with."""
+"""Fine-tuning uses the recipe's [finetuning] section, not its pre-training settings."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_recipe_is_fine_tuned_as_its_paper_does(name):
     ("bert@tiny", 3e-4, None), ("bert@base", 5e-5, None), ("bert@large", 3.75e-5, None), ("roberta@large", 2e-5, None),
     ("electra@small", 3e-4, 0.8), ("electra@base", 1e-4, 0.8), ("electra@large", 5e-5, 0.9),
     ("albert@xxlarge", 2e-5, None), ("t5@small", 1e-3, None), ("t5@11b", 1e-3, None), ("xlnet@large", 2e-5, None)])
-def test_rates_go_by_width_and_sizes_may_say_more(name, rate, decay):
+def test_learning_rates_scale_with_width_and_sizes_can_override(name, rate, decay):
     chosen = recipe(name).settings
     assert chosen.finetuning.learning_rate_for(chosen.network.width) == rate and chosen.finetuning.layer_decay == decay
 
@@ -116,7 +116,7 @@ def test_it_is_inherited_shown_and_compared(capsys):
     assert "finetuning.learning_rate" in compared
 
 
-def test_what_cannot_be_is_told_with_all_else():
+def test_invalid_values_are_reported_with_all_other_problems():
     with pytest.raises(UserError) as caught:
         recipe("albert@tiny", ["finetuning.layer_decay=0.9", "finetuning.warmup=1.5", "finetuning.rate=1"])
     assert {place.split(" = ")[0] for place, _ in caught.value.problems} == {
@@ -133,7 +133,7 @@ def test_a_model_pre_trained_with_lamb_is_not_fine_tuned_with_it(tmp_path, model
     assert training.learning_rate == pytest.approx(2e-5 * 768 / 32)
 
 
-def test_epochs_and_warm_up_are_the_recipes_and_what_is_typed_wins(tmp_path, models, sets):
+def test_epochs_and_warm_up_come_from_the_recipe_unless_overridden(tmp_path, models, sets):
     training = tuned(models["albert"], sets, tmp_path / "default").settings.training
     assert (training.steps, training.warmup_steps) == (2 * 10, 1)  # 32 examples, 16 at a time; 6%
     chosen = tuned(models["bert"], sets, tmp_path / "typed", "finetuning.learning_rate=1e-4", "finetuning.width=32",
@@ -148,13 +148,13 @@ def test_epochs_and_warm_up_are_the_recipes_and_what_is_typed_wins(tmp_path, mod
     assert (training.learning_rate, training.optimizer.kind, training.steps) == (7e-4, "adam", 2)
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path, models, sets):
+def test_all_problems_are_reported_together(tmp_path, models, sets):
     with pytest.raises(UserError) as caught:
         tuned(models["bert"], sets, tmp_path / "run", "finetuning.epochs=0", "training.batch_size=0", "network.heads=0")
     assert len(caught.value.problems) == 3 and not (tmp_path / "run").exists()
 
 
-def test_a_layer_decay_of_the_recipe_is_used_and_given_up_where_nothing_is_left_to_decay(tmp_path, models, sets):
+def test_layer_decay_of_the_recipe_is_used_unless_all_layers_are_frozen(tmp_path, models, sets):
     decayed = tuned(models["electra"], sets, tmp_path / "decayed", "finetuning.layer_decay=0.8", steps=1)
     assert (decayed.settings.training.layer_decay, decayed.settings.training.layer_decay_top) == (0.8, 2)
     assert tuned(models["electra"], sets, tmp_path / "laptop", steps=1).settings.training.layer_decay == 1.0
@@ -165,20 +165,20 @@ def test_a_layer_decay_of_the_recipe_is_used_and_given_up_where_nothing_is_left_
     assert again.settings.finetuning.layer_decay is None
 
 
-def test_rates_that_are_tried_and_a_rate_that_is_typed_exclude_each_other(tmp_path, models, sets):
+def test_a_sweep_and_a_learning_rate_override_exclude_each_other(tmp_path, models, sets):
     from stemma.tasks.runs.sweep import Sweep
 
     with pytest.raises(UserError, match="--rates and finetuning.learning_rate exclude each other"):
         tuned(models["bert"], sets, tmp_path / "run", "finetuning.learning_rate=1e-4", trials=Sweep((1e-3, 1e-4)))
 
 
-def test_text_is_read_further_with_the_same_optimizer_and_no_layer_decay():
+def test_continued_pretraining_uses_the_same_optimizer_and_no_layer_decay():
     settings = continued_pretraining_recipe(recipe("albert@tiny"), steps=100).settings.training
     assert settings.optimizer.kind == "adamw" and settings.warmup_steps == 6
     assert continued_pretraining_recipe(recipe("electra@tiny")).settings.training.layer_decay is None
 
 
-def test_questions_are_cut_as_the_card_says(tmp_path, models):
+def test_question_windows_follow_the_task_config(tmp_path, models):
     sets = toy_tasks.write_sets(tmp_path / "sets", "qa", train=8, dev=4)
     for change, found in (("finetuning.stride=9", {"stride": 9}), ("finetuning.overlap=5", {"overlap": 5})):
         tuned(models["bert"], sets, tmp_path / change, change, kind="qa", steps=1)
@@ -189,7 +189,7 @@ def test_questions_are_cut_as_the_card_says(tmp_path, models):
 # --- folders of others, and old ones
 
 
-def test_a_hugging_face_folder_has_its_familys(tmp_path, models):
+def test_a_hugging_face_folder_has_the_section_of_its_family(tmp_path, models):
     for name, model in [(name, models[name]) for name in ("bert", "albert")]:
         shutil.copytree(model, tmp_path / name)
         (tmp_path / name / "recipe.toml").unlink(missing_ok=True)
@@ -197,7 +197,7 @@ def test_a_hugging_face_folder_has_its_familys(tmp_path, models):
         assert stemma.load(tmp_path / name).recipe.values["finetuning"] == recipe(name).values["finetuning"]
 
 
-def test_a_hugging_face_folder_of_a_published_size_has_that_ones():
+def test_a_hugging_face_folder_of_a_published_size_has_the_section_of_that_size():
     base = recipe("electra")
     large = _finetuned_as_published(base, {"network.layers": 24, "network.width": 1024})
     assert large.values["finetuning"] == recipe("electra@large").values["finetuning"]
@@ -206,19 +206,19 @@ def test_a_hugging_face_folder_of_a_published_size_has_that_ones():
 
 
 @pytest.mark.parametrize(("name", "expected"), [("electra@large", "electra@large"), ("t5@tiny", "t5@tiny")])
-def test_a_recipe_from_before_has_its_familys(tmp_path, name, expected):
+def test_an_old_recipe_has_the_section_of_its_family(tmp_path, name, expected):
     (tmp_path / "recipe.toml").write_text(without_section(recipe(name).to_toml()))
     assert stemma.recipe(tmp_path / "recipe.toml").values == recipe(expected).values
 
 
-def test_a_recipe_of_ones_own_from_before_has_the_defaults(tmp_path):
+def test_an_old_custom_recipe_has_the_defaults(tmp_path):
     mine = replace(recipe("t5@tiny"), name="mine")
     (tmp_path / "recipe.toml").write_text(without_section(mine.to_toml()))
     said = stemma.recipe(tmp_path / "recipe.toml").settings.finetuning
     assert (said.optimizer.kind, said.learning_rate, said.width, said.clip_norm) == ("adamw", 5e-5, 768, 1.0)
 
 
-def test_a_fine_tune_from_before_goes_on_to_the_same_bytes(tmp_path, models, sets):
+def test_an_old_fine_tuning_run_resumes_to_the_same_bytes(tmp_path, models, sets):
     run = tmp_path / "run"
     tuned(models["bert"], sets, run, "training.checkpoint_every=2", steps=4)
     before = load_file(run / "model/model.safetensors")
@@ -233,7 +233,7 @@ def test_a_fine_tune_from_before_goes_on_to_the_same_bytes(tmp_path, models, set
 
 
 @pytest.mark.parametrize(("name", "usual"), [("bert", None), ("modernbert", "first"), ("gpt2", "last")])
-def test_the_hidden_state_that_judges_a_text_can_be_chosen(tmp_path, tokenizer_folder, name, usual):
+def test_the_pooling_of_a_text_can_be_chosen(tmp_path, tokenizer_folder, name, usual):
     small = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=32"]
     tokenizer = Tokenizer.load(tokenizer_folder)
     model = stemma.build(f"{name}@tiny", tokenizer.vocab_size, small)

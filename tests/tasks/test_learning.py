@@ -1,4 +1,4 @@
-"""A fine-tune of every kind: it learns, keeps its answers, and the saved model says the same again."""
+"""Fine-tuning of every kind: it learns, stores its predictions, and the saved model reproduces them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", LEARNT)
-def test_every_kind_is_learnt_and_kept(tmp_path, start, kind):
+def test_every_kind_trains_and_saves(tmp_path, start, kind):
     sets = toy_tasks.write_sets(tmp_path, kind, 200, 40, 20)
     result = finetune(TaskArguments(kind, sets), start, tmp_path / "run", epochs=LONGER.get(kind, 4), changes=CHANGES,
                       seed=SEED)
@@ -48,7 +48,7 @@ def test_every_kind_is_learnt_and_kept(tmp_path, start, kind):
     assert resumed.code == 0 and resumed.json == json.loads((tmp_path / "run" / "result.json").read_text())
 
 
-def test_a_head_of_another_task_is_not_taken_over(tmp_path, start):
+def test_a_head_of_another_task_is_not_reused(tmp_path, start):
     two, three = (toy_tasks.rows("classify", 40, seed) for seed in (0, 1))
     for number, row in enumerate(three):
         row["label"] = "abc"[number % 3]
@@ -61,14 +61,14 @@ def test_a_head_of_another_task_is_not_taken_over(tmp_path, start):
     assert same["loss"] < 0.3  # the same task goes on where it stopped
 
 
-def test_dev_equal_to_train_is_told(tmp_path, start, caplog):
+def test_dev_overlap_with_train_is_reported(tmp_path, start, caplog):
     sets = toy_tasks.write_sets(tmp_path, "classify", 20)
     finetune(TaskArguments("classify", {"train": sets["train"], "dev": sets["train"]}), start, tmp_path / "run",
              steps=1)
     assert any(text.startswith("100% of the examples") for text in caplog.messages)
 
 
-def test_no_answer_is_learnt_to_be_said(tmp_path, start):
+def test_no_answer_is_learned(tmp_path, start):
     sets = toy_tasks.write_sets(tmp_path, "qa", 200, 40)
     finetune(TaskArguments("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES, seed=SEED)
     model = stemma.load(tmp_path / "run")
@@ -108,7 +108,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_examples_are_told_before_anything_is_trained(tmp_path, start, name):
+def test_bad_examples_are_reported_before_training(tmp_path, start, name):
     kind, train, dev, said = BAD[name]
     files = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", rows or toy_tasks.rows(kind, 30))
              for part, rows in (("train", train), ("dev", dev))}
@@ -121,7 +121,7 @@ def test_bad_examples_are_told_before_anything_is_trained(tmp_path, start, name)
 @pytest.mark.parametrize(("kind", "metrics", "said"), [
     ("classify", ("f1",), "f1 is that of one class"), ("classify", ("bleu",), "no such metric"),
     ("tag", ("f1",), "mark no entities")])
-def test_a_metric_that_does_not_suit_is_told_before_training(tmp_path, start, kind, metrics, said):
+def test_an_unsuitable_metric_is_reported_before_training(tmp_path, start, kind, metrics, said):
     rows = toy_tasks.rows(kind, 30)
     for number, row in enumerate(rows):
         row |= {"label": "abc"[number % 3]} if kind == "classify" else {"tags": [word[:1] for word in row["words"]]}
@@ -131,7 +131,7 @@ def test_a_metric_that_does_not_suit_is_told_before_training(tmp_path, start, ki
     assert not (tmp_path / "run").exists()
 
 
-def test_questions_without_answers_do_not_suit_squad_1(tmp_path, start):
+def test_unanswerable_questions_are_rejected_by_squad_1(tmp_path, start):
     def squad(*answers: str) -> str:
         questions = [{"id": str(number), "question": "what?", "answers": [{"text": answer, "answer_start": 0}]
                       if answer else [], "is_impossible": not answer} for number, answer in enumerate(answers)]

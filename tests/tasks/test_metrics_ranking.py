@@ -18,16 +18,16 @@ def test_by_hand():
     assert found["mrr"] == pytest.approx((1 + 1 / 2) / 2) and found["precision_at_1"] == 0.5
 
 
-def test_a_query_without_a_relevant_candidate_counts_as_nothing():
+def test_a_query_without_a_relevant_candidate_counts_as_zero():
     found = compute_scores("rank", NAMES, [1, 0, 0, 0], [2.0, 1.0, 2.0, 1.0], groups=["a", "a", "b", "b"])
     assert found == {"map": 0.5, "mrr": 0.5, "precision_at_1": 0.5}
 
 
-def test_relevant_is_a_grade_of_one_and_more():
+def test_a_grade_of_one_or_more_is_relevant():
     assert compute_scores("rank", ("mrr",), [0.5, 1, 2], [3, 2, 1], groups=["a"] * 3) == {"mrr": 0.5}
 
 
-def test_equal_scores():
+def test_ties_are_broken_as_in_trec_eval():
     gold, same, groups = [1, 0, 0, 0], [0.3] * 4, ["a"] * 4
     assert compute_scores("rank", NAMES, gold, same, groups=groups) == {"map": 1 / 4, "mrr": 1 / 4, "precision_at_1": 0}
     # with ids the greatest comes first, compared as text: d9 before d10
@@ -38,7 +38,7 @@ def test_equal_scores():
                           ids=["a", "b", "c", "d"]) == {"mrr": 1}
 
 
-def test_what_cannot_be_ranked():
+def test_unscorable_inputs_are_rejected():
     with pytest.raises(UserError, match="1 of 2 candidates belong to no query"):
         compute_scores("rank", NAMES, [1, 0], [1, 0], groups=["a", None])
     with pytest.raises(UserError, match="there are 2 candidates and 1 queries"):

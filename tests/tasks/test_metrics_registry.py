@@ -1,4 +1,4 @@
-"""Finding metrics by kind and name, how sure a score is, and what is missing said in time."""
+"""Finding metrics by kind and name, bootstrap intervals, and early errors for missing libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_kind_of_task_has_metrics():
     assert known["qa"]["f1"].prediction_type == "spans" and known["rank"]["map"].prediction_type == "scores"
 
 
-def test_unknown_names_all_at_once():
+def test_all_unknown_names_are_reported_together():
     with pytest.raises(UserError, match='no kind of task "classfy".*Did you mean "classify"'):
         check_metrics("classfy", ("f1",))
     with pytest.raises(UserError, match="pair has no such metric; choose among accuracy, f1, ") as caught:
@@ -36,14 +36,14 @@ def test_unknown_names_all_at_once():
 @pytest.mark.parametrize(("kind", "name", "module", "package"), [
     ("classify", "matthews", "sklearn.metrics", "scikit-learn"), ("regress", "pearson", "scipy.stats", "scipy"),
     ("tag", "f1", "seqeval.scheme", "seqeval"), ("seq2seq", "rouge_l", "rouge_score.rouge_scorer", "rouge-score")])
-def test_a_missing_library_is_named_before_anything_is_scored(monkeypatch, kind, name, module, package):
+def test_a_missing_library_is_reported_before_scoring(monkeypatch, kind, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=rf'this metric needs {package}: pip install "stemma-lm\[metrics\]"'):
         check_metrics(kind, (name,))
     check_metrics("classify", ("accuracy",))  # accuracy needs nobody
 
 
-def test_no_library_before_it_is_used():
+def test_libraries_are_imported_on_first_use():
     code = ("import sys, stemma.tasks.metrics as metrics\n"
             "metrics.compute_scores('choice', ('accuracy',), [1, 0], [1, 1])\n"
             "metrics.compute_scores('qa', ('f1',), [['red']], ['red'])\n"
@@ -52,7 +52,7 @@ def test_no_library_before_it_is_used():
     assert done.stderr.strip() == "[]"
 
 
-def test_what_cannot_be_scored():
+def test_unscorable_inputs_are_rejected():
     with pytest.raises(UserError, match="nothing to score"):
         compute_scores("classify", ("accuracy",), [], [])
     with pytest.raises(UserError, match="there are 2 examples and 1 predictions"):
@@ -61,7 +61,7 @@ def test_what_cannot_be_scored():
         compute_scores("classify", ("accuracy",), ["a", None], ["a", "b"])
 
 
-def test_written_text_is_scored_by_the_same_libraries():
+def test_generated_text_is_scored_by_the_same_libraries():
     gold = ["the old clerk copies a letter", "the printer reads"]
     said = ["the old clerk copies letters", "the printer reads"]
     found = compute_scores("seq2seq", ("bleu", "chrf", "rouge_l", "exact_match"), gold, said)
@@ -77,7 +77,7 @@ def test_written_text_is_scored_by_the_same_libraries():
     assert chinese == translation_scores(["猫坐在垫子上面"], [["猫坐在垫子上"]], tokenize="zh")["bleu"]["score"] > 50
 
 
-def test_interval_of_a_share():
+def test_interval_of_a_proportion():
     """70 hits of 100: the normal approximation says 0.7 +- 1.96 * sqrt(0.7 * 0.3 / 100) = 0.61 to 0.79."""
     gold, said = ["1"] * 100, ["1"] * 70 + ["0"] * 30
     low, high = bootstrap_interval("classify", "accuracy", gold, said, seed=4, rounds=4000)
@@ -87,7 +87,7 @@ def test_interval_of_a_share():
 
 
 @pytest.mark.parametrize(("kind", "name"), [("classify", "matthews"), ("regress", "spearman"), ("rank", "map")])
-def test_interval_as_if_each_round_were_scored_alone(kind, name):
+def test_interval_equals_scoring_every_round(kind, name):
     rng = np.random.default_rng(0)
     size, extras = 120, {}
     if kind == "regress":
@@ -110,7 +110,7 @@ def test_interval_as_if_each_round_were_scored_alone(kind, name):
     assert fast == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
-def test_interval_of_what_only_the_whole_has():
+def test_interval_of_a_corpus_level_metric():
     gold = ["the clerk reads a letter", "the printer sleeps", "our neighbour counts seven pages"]
     said = ["the clerk reads a letter", "a printer sleeps", "our neighbour counts pages"]
     low, high = bootstrap_interval("seq2seq", "chrf", gold, said, rounds=40)

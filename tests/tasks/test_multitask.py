@@ -1,4 +1,4 @@
-"""Several tasks at once: one encoder, a head for each, one folder that answers all; then each by itself."""
+"""Multi-task fine-tuning: one encoder with a head per task; then each task separately."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plan_of(folder: Path, tasks: Mapping[str, str], top: str = "", **more: str) 
     return file
 
 
-def test_every_kind_of_task_in_one_model(toy, tmp_path):
+def test_every_task_kind_in_one_model(toy, tmp_path):
     tasks = {"one": "classify", "two": "pair", "san": "pair", "number": "regress", "option": "choice", "where": "qa",
              "who": "tag", "best": "rank"}
     result = multitask(plan_of(toy, tasks, san='head = "san"'), toy / "bert", tmp_path / "run", epochs=1)
@@ -66,7 +66,7 @@ def test_every_kind_of_task_in_one_model(toy, tmp_path):
                 assert said[key] == json.loads(line)["prediction"][key]
 
 
-def test_both_tasks_are_learnt_in_turns_by_adamax(toy, tmp_path):
+def test_batches_of_both_tasks_are_shuffled_with_adamax(toy, tmp_path):
     plan = plan_of(toy, {"first": "classify", "second": "pair"}, "epochs = 16", second='head = "san"')
     result = multitask(plan, toy / "bert", tmp_path / "run", seed=SEED,
                        changes=["training.learning_rate=2e-2", "training.batch_size=16", "training.log_every=1"])
@@ -82,7 +82,7 @@ def test_both_tasks_are_learnt_in_turns_by_adamax(toy, tmp_path):
     assert ran.settings.training.optimizer.kind == "adamax" and ran.origin["training.optimizer.kind"] == "fine-tuning"
 
 
-def test_the_plan_sets_values_and_the_command_line_has_the_last_word(toy, tmp_path):
+def test_the_plan_sets_values_and_the_command_line_overrides_them(toy, tmp_path):
     top = "epochs = 2\n[training]\nlearning_rate = 1e-4\nbatch_size = 48\nwarmup_steps = 1"
     plan = plan_of(toy, {"first": "classify"}, top)
     result = multitask(plan, toy / "bert", tmp_path / "run", steps=3, changes=["training.learning_rate=2e-4"])
@@ -94,7 +94,7 @@ def test_the_plan_sets_values_and_the_command_line_has_the_last_word(toy, tmp_pa
     assert config["architectures"] == ["BertForSequenceClassification"]  # a task alone is what others can open
 
 
-def test_each_task_goes_on_from_the_shared_weights_and_its_own_head(toy, tmp_path):
+def test_separate_runs_start_from_the_shared_weights_and_the_trained_head(toy, tmp_path):
     plan = plan_of(toy, {"first": "classify", "second": "pair"}, "finetune = true", second='head = "san"')
     still = ["training.learning_rate=1e-12"]  # so that where it began is where it ends
     result = multitask(plan, toy / "bert", tmp_path / "run", steps=2, changes=still)
@@ -113,7 +113,7 @@ def test_each_task_goes_on_from_the_shared_weights_and_its_own_head(toy, tmp_pat
         assert result["finetuned"][name]["steps"] == 2
 
 
-def test_going_on_alone_changes_the_tasks_own_model_only(toy, tmp_path):
+def test_a_separate_run_changes_only_its_own_model(toy, tmp_path):
     plan = plan_of(toy, {"first": "classify", "second": "pair"}, "finetune = true")
     multitask(plan, toy / "bert", tmp_path / "run", steps=4, changes=FAST)
     multitask(plan_of(toy, {"first": "classify", "second": "pair"}), toy / "bert", tmp_path / "other", steps=4,
@@ -124,7 +124,7 @@ def test_going_on_alone_changes_the_tasks_own_model_only(toy, tmp_path):
     assert not any(torch.equal(alone[key], shared[key]) for key in alone if key.endswith("output.weight"))
 
 
-def test_top_layers_start_afresh_once(toy, tmp_path):
+def test_top_layers_are_reinitialized_once(toy, tmp_path):
     tasks = {"first": "classify", "second": "pair"}
     plan = plan_of(toy, tasks, "finetune = true\n[training]\nfresh = 1\nlearning_rate = 1e-12")
     multitask(plan, toy / "bert", tmp_path / "run", steps=1, seed=1)  # the model itself was drawn by seed 0
@@ -135,7 +135,7 @@ def test_top_layers_start_afresh_once(toy, tmp_path):
     assert all(torch.allclose(alone[key], shared[key], atol=1e-6) for key in alone)
 
 
-def test_wrong_files_of_several_tasks_are_told_at_once(toy, tmp_path):
+def test_problems_of_several_tasks_are_reported_together(toy, tmp_path):
     write_rows(toy / "rank-bad.jsonl", [{"text_a": "x", "text_b": "y", "label": "perhaps"}])
     plan = plan_of(toy, {"first": "classify", "second": "pair", "third": "rank"})
     text = plan.read_text().replace('train = "rank-train.jsonl"', 'train = "rank-bad.jsonl"')
@@ -176,7 +176,7 @@ def test_a_batch_in_slices_has_the_loss_of_the_whole(pair):
 
 
 @torch.inference_mode()
-def test_the_head_is_told_where_the_texts_stand(pair):
+def test_the_san_head_reads_the_spans_of_both_texts(pair):
     learner, model, items = pair
     batch = learner.collate(model, items[:1])
     row = items[0].sequences[0]
@@ -194,7 +194,7 @@ def test_the_head_is_told_where_the_texts_stand(pair):
 
 
 @torch.inference_mode()
-def test_a_text_of_nothing_still_has_an_answer(pair):
+def test_an_empty_text_still_has_a_prediction(pair):
     learner, model, _ = pair
     items = learner.encode([TextExample("x", ("\u200b", "the printer reads"), "yes"),
                            TextExample("y", ("the printer reads", "\x07"), "no")])

@@ -1,4 +1,4 @@
-"""A kind of task that a user brings, in one file (docs/how-to/extending.md), through every verb that knows tasks."""
+"""A user's task kind in one file (docs/how-to/extending.md), with every command that handles tasks."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def done(*words, folder: Path):
     return found
 
 
-def test_it_is_learnt(made):
+def test_a_custom_kind_trains(made):
     told = json.loads((made / "whole.json").read_text())
     assert told["task"] == "spans" and told["metrics"]["dev"]["f1"] > 0.8
     assert told["validation_loss"] < told["unigram_loss"] / 4
 
 
-def test_a_killed_fine_tune_ends_in_the_same_bytes_once_the_plugin_is_named(made):
+def test_a_killed_run_resumes_to_the_same_bytes_with_the_plugin(made):
     refused = stemma("resume", "killed", folder=made)
     assert refused.code == 2 and "killed uses the plug-in my_spans.py" in refused.err
     done("resume", "killed", folder=made)
@@ -57,7 +57,7 @@ def test_a_killed_fine_tune_ends_in_the_same_bytes_once_the_plugin_is_named(made
            [(made / "whole" / name).read_bytes() for name in FILES]
 
 
-def test_predict_reads_lines_tables_and_asks_for_the_plugin(made):
+def test_predict_reads_lines_and_tables_and_requires_the_plugin(made):
     (made / "lines.txt").write_text("a young scribe reads seven pages\n")
     said = done("predict", "whole", "lines.txt", folder=made).json["predictions"]
     assert said == [{"line": 1, "text": "a young scribe reads seven pages", "texts": ["scribe", "seven pages"],
@@ -70,7 +70,7 @@ def test_predict_reads_lines_tables_and_asks_for_the_plugin(made):
     assert set(tomllib.loads((made / "whole/model/recipe.toml").read_text())["plugins"]) == {"my_spans.py"}
 
 
-def test_evaluate_has_its_tables_on_the_terminal_and_in_the_report(made):
+def test_evaluate_shows_its_tables_on_the_terminal_and_in_the_report(made):
     shown = stemma("evaluate", "whole", "--data", "spans-dev.jsonl", "--out", "judged", *PLUGIN, folder=made)
     assert shown.code == 0 and "in the data   predicted" in shown.out, shown.err
     result = json.loads((made / "judged/result.json").read_text())
@@ -81,7 +81,7 @@ def test_evaluate_has_its_tables_on_the_terminal_and_in_the_report(made):
     assert low <= result["metrics"]["test"]["f1"] <= high
 
 
-def test_it_is_learnt_beside_another_task(made):
+def test_it_trains_together_with_another_task(made):
     toy_tasks.write_sets(made, "classify", 32, 8)
     (made / "plan.toml").write_text(
         '[tasks.parts]\nkind = "spans"\ntrain = "spans-train.jsonl"\ndev = "spans-dev.jsonl"\ndropout = 0.1\n'
@@ -92,14 +92,14 @@ def test_it_is_learnt_beside_another_task(made):
     assert "spans" in asked.json["predictions"][0]
 
 
-def test_recipes_are_compared_by_it(made, text_file):
+def test_recipes_are_compared_on_it(made, text_file):
     lab = done("compare", "bert@tiny", "electra@tiny", "--corpus", text_file, "--tokens", 4000, "--seeds", 1, "--out",
                "lab", "--task", "spans", "--train", "spans-train.jsonl", "--dev", "spans-dev.jsonl", "--epochs", 1,
                *SMALL, folder=made)
     assert "spans.f1" in json.dumps(lab.json)
 
 
-def test_what_is_wrong_with_its_examples_is_told(made):
+def test_problems_of_its_examples_are_reported(made):
     (made / "wrong.jsonl").write_text('{"text": "a clerk", "spans": [[2, 70, "person"]]}\n')
     refused = stemma("finetune", "spans", "--model", "model", "--train", "wrong.jsonl", "--dev", "spans-dev.jsonl",
                      "--out", "bad", *PLUGIN, folder=made)

@@ -42,14 +42,14 @@ def by_hand(model: stemma.Model, text: str) -> tuple[float, int]:
     return -float(chances.double().sum()), chances.numel()
 
 
-def test_words_are_between_white_space_and_chinese_characters_are_words():
+def test_words_are_split_at_spaces_and_chinese_characters_are_words():
     assert count_words("") == 0
     assert count_words(" one two\n\tthree.") == 3
     assert count_words("北京 is 大") == 4
     assert count_words("a北b") == 3
 
 
-def test_powers_never_overflow():
+def test_exponentials_never_overflow():
     assert exp_mean(2.0, 2) == pytest.approx(math.e)
     assert exp_mean(1e6, 1) == math.inf
     assert math.isnan(exp_mean(0.0, 0))
@@ -77,7 +77,7 @@ def test_the_numbers_by_hand(caplog):
 
 @pytest.mark.parametrize(("recipe", "changes"), [("gpt2@tiny", []), ("transformer-xl@tiny", []), ("xlnet@tiny", []),
                                                  ("gpt2@tiny", ["objective.causal_lm.direction=backward"])])
-def test_a_uniform_model_is_as_perplexed_as_its_vocabulary_is_large(recipe, changes):
+def test_the_perplexity_of_a_uniform_model_is_its_vocabulary_size(recipe, changes):
     model = made(recipe=recipe, changes=changes)
     with torch.no_grad():
         for parameter in model.network.parameters():
@@ -88,7 +88,7 @@ def test_a_uniform_model_is_as_perplexed_as_its_vocabulary_is_large(recipe, chan
                                                    / found["bytes"], rel=1e-6)
 
 
-def test_what_is_not_scored_is_not_counted():
+def test_unscored_tokens_are_not_counted():
     text = "the old clerk"
     for changes, counted in (([], " old clerk"), (["objective.causal_lm.direction=backward"], "the old ")):
         model = made(roles=(), changes=changes)
@@ -100,7 +100,7 @@ def test_what_is_not_scored_is_not_counted():
     assert perplexity(made(roles=()), passages(text))["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-5)
 
 
-def test_pieces_of_one_document_are_one_text(monkeypatch):
+def test_chunks_of_one_document_are_one_text(monkeypatch):
     model = made()
     whole = perplexity(model, passages("the old clerk reads a letter."))
     parts = perplexity(model, [Passage("the old clerk", True, ""), Passage(" reads a letter.", False, "")])
@@ -118,7 +118,7 @@ def test_pieces_of_one_document_are_one_text(monkeypatch):
     ("wordpiece", True, "The old clerk", "knows no capitals"),
     ("wordpiece", False, "the  old clerk", "does not keep all white space"),
 ])
-def test_what_cannot_be_compared_is_told(kind, lowercase, text, said, caplog):
+def test_incomparable_numbers_are_reported(kind, lowercase, text, said, caplog):
     model = made(kind, roles=("end", "unknown"), lowercase=lowercase)
     caplog.clear()
     found = perplexity(model, passages(text))
@@ -126,7 +126,7 @@ def test_what_cannot_be_compared_is_told(kind, lowercase, text, said, caplog):
     assert (found["unknown_rate"] > 0) == ("unknown" in said)
 
 
-def test_a_single_word_or_token_is_told(caplog):
+def test_a_single_word_or_token_is_reported(caplog):
     model = made()
     caplog.clear()
     perplexity(model, passages("river"))
@@ -138,7 +138,7 @@ def test_a_single_word_or_token_is_told(caplog):
         perplexity(bare, passages("the"))
 
 
-def test_a_shorter_stride_sees_more_and_how_is_told():
+def test_a_shorter_stride_gives_more_context_and_is_reported():
     model = made()
     found = {stride: perplexity(model, passages(TEXT[:300]), stride=stride) for stride in (1, 6, 12, None)}
     assert found[1]["perplexity"] != pytest.approx(found[12]["perplexity"], rel=1e-4)

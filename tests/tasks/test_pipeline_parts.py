@@ -1,4 +1,4 @@
-"""The parts of a pipeline, each by itself: what is kept, what is mixed in, what is measured, and what is concluded."""
+"""The parts of a pipeline: archive, texts, replay, contamination, held-out loss, interpolation and gains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def content(run, place):
     return file.read_text() if file.is_file() else None
 
 
-def test_what_changed_is_put_aside_and_comes_back(tmp_path):
+def test_a_changed_run_is_archived_and_restored(tmp_path):
     one = {"stages/a": "1" * 64, "stages/b": "2" * 64, "stages/b/blended": "3" * 64}
     assert set(RunArchive(tmp_path, "").reconcile(one, []).values()) == {"new"}
     for place, number in one.items():
@@ -59,7 +59,7 @@ def test_what_changed_is_put_aside_and_comes_back(tmp_path):
     assert RunArchive(tmp_path, "").digests() == two
 
 
-def test_only_the_mixture_changes(tmp_path):
+def test_a_changed_interpolation_keeps_the_run(tmp_path):
     RunArchive(tmp_path, "").reconcile({"stages/b": "2" * 64, "stages/b/blended": "3" * 64}, [])
     made(tmp_path, "stages/b", "2")
     made(tmp_path, "stages/b/blended", "3")
@@ -68,7 +68,7 @@ def test_only_the_mixture_changes(tmp_path):
     assert not (tmp_path / "stages/b/blended").exists()
 
 
-def test_a_kill_while_room_is_made_leaves_no_run_under_a_number_that_is_not_its_own(tmp_path, monkeypatch):
+def test_a_kill_during_archiving_leaves_no_run_under_a_wrong_digest(tmp_path, monkeypatch):
     one, two = {"stages/a": "1" * 64}, {"stages/a": "2" * 64}
     RunArchive(tmp_path, "").reconcile(one, [])
     made(tmp_path, "stages/a", "1")
@@ -99,7 +99,7 @@ def test_examples_as_documents():
         "first\nsecond"]
 
 
-def test_written_documents_are_read_in_any_encoding(tmp_path):
+def test_documents_are_readable_in_any_encoding(tmp_path):
     write_documents(tmp_path / "texts.jsonl", ["naïve\nand 北京", "two"], "body")
     reading = TextReadingOptions(field="body", encoding="gbk", documents="line")
     assert list(numbered_texts([str(tmp_path / "texts.jsonl")], reading)) == [(0, "naïve\nand 北京"), (1, "two")]
@@ -111,7 +111,7 @@ def test_a_corpus_and_its_text_are_the_same_documents(corpus_folder, text_file):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_replay_never_shows_what_is_held_out(corpus_folder, share):
+def test_replay_never_samples_held_out_text(corpus_folder, share):
     corpus = Corpus.open(corpus_folder)
     held = train_validation_split(corpus, share)[1].document_ranges[:, 0]
     hidden = {corpus.document_text(int(np.searchsorted(corpus.document_starts, start,
@@ -139,7 +139,7 @@ def test_replay_of_one_long_document_ends_where_its_held_out_part_begins(tmp_pat
 # --- contamination ----------------------------------------------------------------------------------------------------
 
 
-def test_contamination_is_what_counting_by_hand_finds():
+def test_contamination_equals_counting_by_hand():
     n = 5
     text = small_text(30, seed=7)
     documents = text.strip().split("\n\n")
@@ -177,7 +177,7 @@ def test_the_held_out_loss_is_that_of_the_run(tmp_path, corpus_folder, name):
         assert 0.1 < bits / (loss / np.log(2)) < 0.6  # some tokens a byte
 
 
-def test_a_head_that_is_missing_can_be_lent(tmp_path, corpus_folder):
+def test_a_missing_head_is_taken_from_the_previous_stage(tmp_path, corpus_folder):
     changes = [change for change in SMALL if not change.startswith("tokenizer")]
     pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=2, changes=changes)
     ran, weights = recipe(tmp_path / "run" / "recipe.toml"), load_state(tmp_path / "run")
@@ -190,7 +190,7 @@ def test_a_head_that_is_missing_can_be_lent(tmp_path, corpus_folder):
     assert build_with_weights(ran, grown) is None  # of another shape: not the same network
 
 
-def test_weights_between_two_models():
+def test_weights_are_interpolated_linearly():
     start = {"body": torch.tensor([0.0, 4.0]), "gone": torch.ones(1), "grown": torch.zeros(2)}
     end = {"body": torch.tensor([2.0, 0.0]), "new": torch.tensor([5.0]), "grown": torch.ones(3),
            "count": torch.tensor(3)}
@@ -204,15 +204,15 @@ def test_weights_between_two_models():
 # --- conclusions ------------------------------------------------------------------------------------------------------
 
 
-def test_gains_are_taken_seed_by_seed():
+def test_gains_are_paired_by_seed():
     rows = stage_gains({"general": [0.70, 0.80, 0.60], "domain": [0.75, 0.86, 0.65], "task": [0.74, 0.88, 0.65]})
     assert rows[0]["mean"] == pytest.approx(0.70) and rows[0]["spread"] == pytest.approx(0.1) and "gain" not in rows[0]
     assert rows[1]["gain"] == pytest.approx(0.16 / 3)
-    assert rows[1]["verdict"] == "paid off"  # though seeds differ by more
+    assert rows[1]["verdict"] == "improved"  # though seeds differ by more
     assert rows[1]["error"] == pytest.approx(np.std([0.05, 0.06, 0.05], ddof=1) / 3**0.5)
     assert rows[2]["verdict"] == "inconclusive"
-    assert stage_gains({"a": [0.5, 0.6], "b": [0.3, 0.41]})[1]["verdict"] == "did harm"
-    assert stage_gains({"a": [2.0, 3.0], "b": [1.0, 2.1]}, higher_is_better=False)[1]["verdict"] == "paid off"
+    assert stage_gains({"a": [0.5, 0.6], "b": [0.3, 0.41]})[1]["verdict"] == "hurt"
+    assert stage_gains({"a": [2.0, 3.0], "b": [1.0, 2.1]}, higher_is_better=False)[1]["verdict"] == "improved"
     assert stage_gains({"a": [0.5], "b": [0.9]})[1]["verdict"] == "one seed: no interval"
     assert stage_gains({"a": [0.5, 0.6], "b": [0.5, 0.6]})[1]["verdict"] == "inconclusive"
     assert json.loads(json.dumps(rows)) == rows

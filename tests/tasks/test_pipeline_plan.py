@@ -1,4 +1,4 @@
-"""A plan of stages: who stands on whom, and every way in which it can be wrong, all at once."""
+"""The plan of a pipeline: parents of stages, and all problems in one error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problems(folder, stages, **header) -> dict[str, str]:
     return dict(caught.value.problems)
 
 
-def test_each_stage_stands_on_the_one_above_it(folder):
+def test_each_stage_starts_from_the_one_above_it(folder):
     plan = read_pipeline_plan(write_plan(folder, four_stages(), seed=3))
     assert [(name, stage.after, stage.kind, stage.seed) for name, stage in plan.stages.items()] == [
         ("general", None, "text", 3), ("domain", "general", "text", 3), ("task", "domain", "text", 3),
@@ -33,7 +33,7 @@ def test_each_stage_stands_on_the_one_above_it(folder):
     assert plan.stages["domain"].entry.corpus == [str(folder / "domain.txt")]
 
 
-def test_after_decides_whatever_the_order(folder):
+def test_after_overrides_the_order(folder):
     stages = four_stages()
     stages["plain"] = {**stages["finetune"], "after": "general"}
     stages = {"general": stages["general"], "finetune": {**stages["finetune"], "after": "task"},
@@ -44,7 +44,7 @@ def test_after_decides_whatever_the_order(folder):
     assert plan.stages["plain"].after == "general"
 
 
-def test_the_plan_that_is_stored_is_the_same_plan(folder, tmp_path_factory):
+def test_a_stored_plan_is_the_same_plan(folder, tmp_path_factory):
     plan = read_pipeline_plan(write_plan(folder, four_stages(), ablate=True, seeds=2))
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "stored.toml"
     elsewhere.write_text(plan.to_toml())
@@ -53,13 +53,13 @@ def test_the_plan_that_is_stored_is_the_same_plan(folder, tmp_path_factory):
     assert StageDigests(again).output_digest == StageDigests(plan).output_digest
 
 
-def test_a_circle(folder):
+def test_a_cycle_is_rejected(folder):
     stages = four_stages()
     stages["domain"]["after"] = "task"
     assert "domain after task after domain" in problems(folder, stages)["stages.domain.after"]
 
 
-def test_a_missing_stage_and_everything_else_at_once(folder):
+def test_all_problems_are_reported_together(folder):
     stages = four_stages()
     stages["domain"] |= {"after": "generl", "tokens": 5, "stepz": 3, "replay": 1.5}
     stages["task"] |= {"texts_of": "domain", "train": "train.tsv"}
@@ -69,7 +69,7 @@ def test_a_missing_stage_and_everything_else_at_once(folder):
     assert 'Did you mean "seed"' in found["seedz = 3"] or 'Did you mean "seeds"' in found["seedz = 3"]
     assert 'no such key. Did you mean "steps"' in found["stages.domain.stepz = 3"]
     assert "must lie between 0 and 1" in found["stages.domain.replay = 1.5"]
-    assert "has no place in a stage that learns a task" in found["stages.task.texts_of"]
+    assert "does not belong in a stage that learns a task" in found["stages.task.texts_of"]
     assert {f"stages.finetune.{key}" for key in ("train", "dev", "task", "replay")} <= set(found)
     assert 'Did you mean "classify"' in found["stages.finetune.task"]
     del stages["domain"]["stepz"], stages["domain"]["replay"]
@@ -80,21 +80,21 @@ def test_a_missing_stage_and_everything_else_at_once(folder):
 
 @pytest.mark.parametrize("change, where, what", [
     ({"task": {"texts_of": "finetune"}}, "stages.task", "say how long to learn"),
-    ({"more": {"corpus": "domain.txt", "steps": 2}}, "stages.more", "ends a line of stages"),
+    ({"more": {"corpus": "domain.txt", "steps": 2}}, "stages.more", "so no stage can start from it"),
     ({"general": {"corpus": "general.txt", "steps": 2}}, "stages.general.recipe", "says what to build"),
     ({"domain": {"corpus": "nowhere.txt", "steps": 2}}, "stages.domain.corpus", "nowhere.txt"),
     ({"task": {"texts_of": "domain", "steps": 2}}, "stages.task.texts_of", 'no stage "domain" that learns a task'),
     ({"task": {"steps": 2}}, "stages.task.corpus", "is missing"),
-    ({"general": {"model": "somewhere", "steps": 2}}, "stages.general.steps", "no place in a model that is given"),
+    ({"general": {"model": "somewhere", "steps": 2}}, "stages.general.steps", "does not belong in a model"),
     ({"a b": {"corpus": "domain.txt", "steps": 2, "after": "general"}}, "stages.a b", "is also a folder"),
     ({"domain": {"corpus": "-", "steps": 2}}, "stages.domain.corpus", "can be read only once"),
 ])
-def test_one_thing_wrong(folder, change, where, what):
+def test_each_problem_is_reported(folder, change, where, what):
     found = problems(folder, four_stages() | change)
     assert what in found[where]
 
 
-def test_what_the_header_can_get_wrong(folder):
+def test_header_problems_are_reported(folder):
     stages = four_stages()
     del stages["finetune"], stages["task"]
     assert "add a stage that learns one" in problems(folder, stages, ablate=True)["ablate"]
@@ -104,7 +104,7 @@ def test_what_the_header_can_get_wrong(folder):
     assert "name it with `general`" in problems(folder, given)["stages.domain.replay"]
 
 
-def test_recipes_are_known_before_anything_is_trained(folder):
+def test_recipes_are_built_before_training(folder):
     stages = four_stages()
     stages["task"]["changes"] = ["training.learning_rate=1e-3", "corpus.sequence_length=24"]
     found = stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
@@ -125,7 +125,7 @@ def test_recipes_are_known_before_anything_is_trained(folder):
     assert "reads pairs" in dict(caught.value.problems)["stages.general"]
 
 
-def test_a_causal_model_goes_on_as_it_is():
+def test_a_causal_recipe_keeps_its_objective():
     from stemma.recipe_loading import recipe
 
     chosen = recipe("gpt2@tiny")
@@ -135,7 +135,7 @@ def test_a_causal_model_goes_on_as_it_is():
     assert continued_pretraining_recipe(recipe("bert@tiny"), 50).settings.training.warmup_steps == 5
 
 
-def test_numbers_change_with_what_goes_in_and_only_from_there_on(folder):
+def test_digests_change_with_the_inputs_and_only_downstream(folder):
     def numbers(**changes):
         stages = {name: table | changes.get(name, {}) for name, table in four_stages().items()}
         return StageDigests(read_pipeline_plan(write_plan(folder, stages))).output_digest
@@ -156,10 +156,11 @@ def test_numbers_change_with_what_goes_in_and_only_from_there_on(folder):
     assert changed() == ["finetune"]
 
 
-def test_mixing_in_makes_another_model_but_no_other_run(folder):
+def test_interpolation_changes_the_output_digest_but_not_the_run_digest(folder):
     stages = four_stages()
     plain = StageDigests(read_pipeline_plan(write_plan(folder, stages)))
     stages["domain"]["interpolate"] = [0.5, 1.0]
     mixed = StageDigests(read_pipeline_plan(write_plan(folder, stages)))
-    assert mixed.run_digest["domain"] == plain.run_digest["domain"] and mixed.output_digest["domain"] != plain.output_digest["domain"]
+    assert mixed.run_digest["domain"] == plain.run_digest["domain"]
+    assert mixed.output_digest["domain"] != plain.output_digest["domain"]
     assert mixed.run_digest["task"] != plain.run_digest["task"]

@@ -1,4 +1,4 @@
-"""A pipeline from its plan to its report; run again, only what changed is made again."""
+"""A pipeline from its plan to its report; a second run repeats only what changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def times(run: Path) -> dict[str, int]:
     return {str(file.relative_to(run)): file.stat().st_mtime_ns for file in run.rglob("*/model/model.safetensors")}
 
 
-def test_every_stage_is_an_ordinary_run_on_top_of_the_last(done):
+def test_every_stage_is_an_ordinary_run_that_starts_from_the_last(done):
     run = done[0] / "run"
     for name, steps in (("general", 8), ("domain", 8), ("finetune", 10)):
         assert json.loads((run / "stages" / name / "result.json").read_text())["steps"] == steps
@@ -64,7 +64,7 @@ def test_every_stage_is_an_ordinary_run_on_top_of_the_last(done):
     assert list(stemma.load(run).task_configs) == ["task"]
 
 
-def test_what_is_told_of_the_stages(done):
+def test_the_result_describes_every_stage(done):
     _, result, told = done
     row = {stage["stage"]: stage for stage in result["stages"]}
     assert all(stage["general_loss"] > 1 for stage in row.values())
@@ -80,7 +80,7 @@ def test_what_is_told_of_the_stages(done):
     assert json.loads(json.dumps(result)) == result
 
 
-def test_the_mixture_that_did_best_on_dev_is_kept(done):
+def test_the_best_interpolation_on_dev_is_kept(done):
     run = done[0] / "run"
     facts = json.loads((run / "stages/finetune/blended/blend.json").read_text())
     scores = {float(share): score for share, score in facts["accuracy"].items()}
@@ -92,7 +92,7 @@ def test_the_mixture_that_did_best_on_dev_is_kept(done):
     assert torch.allclose(ends[2][name], torch.lerp(ends[0][name], ends[1][name], losses["share"]))
 
 
-def test_replay_reads_a_quarter_of_general_text(done):
+def test_replay_adds_a_quarter_of_general_text(done):
     folder = done[0]
     lines = (folder / "run/texts/domain-general.jsonl").read_text().splitlines()
     general = [json.loads(line)["text"] for line in lines]
@@ -103,7 +103,7 @@ def test_replay_reads_a_quarter_of_general_text(done):
     assert len(json.loads((folder / "run/stages/domain/run.json").read_text())["text"]) == 2
 
 
-def test_lineage_names_files_stages_and_numbers(done):
+def test_lineage_lists_files_stages_and_digests(done):
     from stemma.atomic_files import sha256
 
     folder, result, _ = done
@@ -113,12 +113,12 @@ def test_lineage_names_files_stages_and_numbers(done):
     assert entries["task"]["data"]["texts"] == {str(folder / "train.tsv"): sha256(folder / "train.tsv")}
     assert entries["domain"]["general"] == {str(folder / "general.txt"): sha256(folder / "general.txt")}
     report = (folder / "run/report.md").read_text()
-    for part in ("| general |", "Which stage paid off: finetune", entries["task"]["hash"][:12], "examples read",
+    for part in ("| general |", "Gain of each stage: finetune", entries["task"]["hash"][:12], "contaminated",
                  sha256(folder / "train.tsv")[:16]):
         assert part in report
 
 
-def test_nothing_changed_so_nothing_is_made_again(done, again):
+def test_an_unchanged_plan_repeats_nothing(done, again):
     before = times(again / "run")
     # the files lie elsewhere now, but hold the same; only what is unfinished would be started
     result = pipeline(again / "run/pipeline.toml", again / "run")
@@ -131,14 +131,14 @@ def test_nothing_changed_so_nothing_is_made_again(done, again):
 
 @pytest.mark.parametrize("file", ["lineage.json", "measures.json", "contamination.json", "result.json",
                                   "stages/finetune/blended/blend.json"])
-def test_numbers_that_somebody_changed_are_not_taken_over(done, again, file):
+def test_edited_results_are_not_reused(done, again, file):
     place = again / "run" / file
     place.write_text(place.read_text() + " ")  # still JSON
     with pytest.raises(UserError, match=f"{place.name} is damaged or was edited"):
         pipeline(again / "run/pipeline.toml", again / "run") if file != "result.json" else resume(again / "run")
 
 
-def test_what_changed_is_made_again_with_all_that_follows_and_can_come_back(done, again, caplog):
+def test_a_change_repeats_all_later_stages_and_can_be_reverted(done, again, caplog):
     run, plan = again / "run", again / "run/pipeline.toml"
     before, text = weights(run), plan.read_text()
     plan.write_text(text.replace('texts_of = "finetune"', f'texts_of = "finetune"\nseed     = {SEED + 5}'))
@@ -159,12 +159,12 @@ def test_what_changed_is_made_again_with_all_that_follows_and_can_come_back(done
     assert caplog.messages[:4] == kept
 
 
-def test_a_finished_pipeline_says_so(done, caplog):
+def test_a_finished_pipeline_is_reported(done, caplog):
     assert resume(done[0] / "run") == done[1]
     assert caplog.messages == [f"{done[0] / 'run'} is finished; nothing to do."]
 
 
-def test_a_model_without_a_head_gets_one_and_that_is_told(done, tmp_path, caplog):
+def test_a_model_without_an_lm_head_gets_one_and_that_is_reported(done, tmp_path, caplog):
     """A fine-tuned model serves as a checkpoint that has lost its language model's head."""
     write_data(tmp_path)
     stages = {"given": {"model": str(done[0] / "run/stages/finetune")}, "domain": {"corpus": "domain.txt", "steps": 3},
@@ -174,11 +174,11 @@ def test_a_model_without_a_head_gets_one_and_that_is_told(done, tmp_path, caplog
     given, domain, task = result["stages"]
     assert given["general_loss"] is None and domain["forgotten"] is None and task["forgotten"] is not None
     assert domain["own_before"] is None and domain["own_after"] is not None
-    assert "no language-model head" in (tmp_path / "run/report.md").read_text()
+    assert "no language model head" in (tmp_path / "run/report.md").read_text()
     assert result["payoff"] == {} and "`ablate = true`" in (tmp_path / "run/report.md").read_text()
 
 
-def test_contamination_can_be_refused_and_nothing_is_left(tmp_path):
+def test_refused_contamination_leaves_no_folder(tmp_path):
     write_data(tmp_path)
     line = (tmp_path / "test.tsv").read_text().splitlines()[4].partition("\t")[0]
     (tmp_path / "domain.txt").write_text((tmp_path / "domain.txt").read_text() + f"\n{line}.\n")
@@ -189,7 +189,7 @@ def test_contamination_can_be_refused_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_changed_file_is_told_when_a_pipeline_is_resumed(again):
+def test_a_changed_file_is_reported_on_resume(again):
     (again / "run/result.json").unlink()
     (again / "domain.txt").write_text((again / "domain.txt").read_text().replace("cellar", "attic"))
     with pytest.raises(UserError, match="what goes into stages/domain has changed"):

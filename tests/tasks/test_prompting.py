@@ -1,4 +1,4 @@
-"""Prompts as they are written out, and answers that follow from the probabilities alone."""
+"""Rendered prompts, and predictions that follow from the likelihoods."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_columns_in_braces():
     assert fill_fields("{a} {{b}} {#1 String}", {"a": "{c}", "#1 String": 2}) == "{c} {b} 2"
 
 
-def test_zero_shot_takes_the_likelier_label(model, rows, tmp_path):
+def test_zero_shot_predicts_the_likelier_label(model, rows, tmp_path):
     shape = template(tmp_path, CLASSIFY)
     seen: list[int] = []
     found, predictions = run_few_shot(model, shape, rows, on_progress=seen.append)
@@ -86,7 +86,7 @@ def test_zero_shot_takes_the_likelier_label(model, rows, tmp_path):
         [log_probability(model, "Review: the old clerk\nIt was", word) for word in (" bad", " good")], abs=1e-4)
 
 
-def test_examples_stand_before_the_question(model, rows, tmp_path):
+def test_examples_come_before_the_question(model, rows, tmp_path):
     shape = template(tmp_path, 'instruction = "Good or bad?"\n' + CLASSIFY)
     pool = rows[:2]
     found, _ = run_few_shot(model, shape, rows[2:], pool, shots=2, seed=3)
@@ -95,7 +95,7 @@ def test_examples_stand_before_the_question(model, rows, tmp_path):
                                 for a, b in (blocks, blocks[::-1])]
 
 
-def test_examples_are_drawn_by_seed_from_the_other_rows(model, rows, tmp_path):
+def test_examples_are_sampled_by_seed_from_the_other_rows(model, rows, tmp_path):
     shape = template(tmp_path, CLASSIFY)
     prompts = {}
     for seed in (0, 0, 1, 2, 3):
@@ -133,13 +133,13 @@ def test_normalizations_by_hand(model, tmp_path, normalization):
 @pytest.mark.parametrize(("more", "label", "place"), [("", 1, 1), ("first = 1", "1", 0),
                                                       ('label_as = "letter"', "b", 1),
                                                       ('label_as = "text"', "x", 0)])
-def test_how_a_choice_is_labelled(tmp_path, more, label, place):
+def test_label_formats_of_multiple_choice(tmp_path, more, label, place):
     shape = template(tmp_path, f'kind = "choice"\ntext = "q"\nchoices = [" {{a}}", " {{b}}"]\nlabel = "l"\n{more}\n')
     (row,) = render_examples(shape, table(tmp_path, [{"a": "x", "b": "y", "l": label}]))
     assert row.gold_index == place and row.answers == (" x", " y")
 
 
-def test_long_prompts_lose_examples_from_their_front_and_endless_rows_are_left_out(model, rows, tmp_path, caplog):
+def test_long_prompts_drop_their_first_examples_and_too_long_rows_are_skipped(model, rows, tmp_path, caplog):
     shape = template(tmp_path, CLASSIFY)
     length = len(model.tokenizer.encode("Review: the old clerk\nIt was bad\nReview: a letter\nIt was good").ids)
     pool, question = [rows[2], rows[0]], rows[1]
@@ -159,7 +159,7 @@ def test_long_prompts_lose_examples_from_their_front_and_endless_rows_are_left_o
         run_few_shot(model, shape, long[:1])
 
 
-def test_a_prompt_that_just_fits_is_kept_whole(model, rows, tmp_path):
+def test_a_prompt_that_just_fits_is_not_truncated(model, rows, tmp_path):
     shape = template(tmp_path, CLASSIFY)
     tokens = len(model.tokenizer.encode("Review: the old clerk\nIt was good").ids)
     assert run_few_shot(model, shape, rows[:1], length=tokens)[0]["skipped"] == 0
@@ -169,7 +169,7 @@ def test_a_prompt_that_just_fits_is_kept_whole(model, rows, tmp_path):
     assert score.num_truncated == 0
 
 
-def test_questions_are_answered_in_words(model, tmp_path):
+def test_questions_are_answered_by_generation(model, tmp_path):
     shape = template(tmp_path, 'kind = "qa"\ntext = "Review: {q}"\nanswer = " {a}"\ntokens = 5\nstop = ["\\n", "."]\n')
     questions = [{"q": text, "a": ["zebra", "the giraffe"]} for text in SENTENCES]
     data = render_examples(shape, table(tmp_path, questions))
@@ -200,12 +200,12 @@ def test_answers_as_squad_compares_them():
     ("text = 1\n", "has no kind; choose classify"),
     ("kind = [\n", "cannot be read"),
 ])
-def test_templates_that_say_nothing_are_refused(tmp_path, content, said):
+def test_invalid_templates_are_rejected(tmp_path, content, said):
     with pytest.raises(UserError, match=said.replace("?", r"\?").replace(".", r"\.")):
         template(tmp_path, content)
 
 
-def test_all_that_is_wrong_with_a_template_is_told(tmp_path):
+def test_all_problems_of_a_template_are_reported(tmp_path):
     with pytest.raises(UserError) as told:
         template(tmp_path, 'kind = "classify"\ntext = ""\nlabels = { "0" = 1 }\nlable = "x"\n')
     assert {where.split(" ")[0] for where, _ in told.value.problems} == {"text", "labels.0", "lable", "label"}
@@ -217,7 +217,7 @@ def test_all_that_is_wrong_with_a_template_is_told(tmp_path):
         load_template(tmp_path / "other.toml")
 
 
-def test_a_table_that_does_not_fit_is_told(tmp_path):
+def test_a_table_that_does_not_fit_is_reported(tmp_path):
     shape = template(tmp_path, CLASSIFY)
     with pytest.raises(UserError, match="does not fit") as told:
         render_examples(shape, table(tmp_path, [{"sentenc": "a", "lab": 1}]))
@@ -227,14 +227,14 @@ def test_a_table_that_does_not_fit_is_told(tmp_path):
         render_examples(shape, table(tmp_path, [{"sentence": "a", "label": 2}, {"sentence": "a", "label": 1},
                                             {"sentence": "a", "label": "x"}]))
     assert [where for where, _ in told.value.problems] == ["line 1", "line 3"]
-    assert told.value.problems[0][1] == 'labels has nothing to say for "2" (it has 0, 1)'
+    assert told.value.problems[0][1] == 'labels has no answer for "2" (it has 0, 1)'
     choice = template(tmp_path, 'kind = "choice"\ntext = "q"\nchoices = ["a", "b"]\nlabel = "l"\n')
     with pytest.raises(UserError) as told:
         render_examples(choice, table(tmp_path, [{"l": 2}]))
     assert 'l is "2", which is none of 0, 1' in told.value.problems[0][1]
 
 
-def test_models_that_cannot_be_prompted_are_told(model, rows, tmp_path):
+def test_models_that_cannot_be_prompted_are_rejected(model, rows, tmp_path):
     backward = stemma.build("gpt2@tiny", model.network.vocab_size, ["objective.causal_lm.direction=backward"])
     backward.tokenizer = model.tokenizer
     with pytest.raises(UserError, match="reads texts from their end"):

@@ -1,4 +1,4 @@
-"""A model of any family that writes learns pairs, is scored on held-out ones, and opens as a translator."""
+"""Sequence-to-sequence fine-tuning: every generative family learns pairs, is scored, and loads for translation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_family_learns_to_translate(tmp_path, models, data, name):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == result["metrics"]
 
 
-def test_the_objective_fits_how_the_model_writes(models):
+def test_the_objective_fits_the_decoding_mode(models):
     found = {name: seq2seq_recipe(load(models(name))).settings for name in FAMILIES}
     tasks = {name: list(settings.objective.values()) for name, settings in found.items()}
     assert all(len(kinds) == 1 and found[name].packings().popitem()[1] == "parallel" for name, kinds in tasks.items())
@@ -75,14 +75,14 @@ def test_the_objective_fits_how_the_model_writes(models):
     assert (tasks["gpt2"][0].kind, tasks["gpt2"][0].scored) == ("causal_lm", "second")
 
 
-def test_a_second_fine_tune_goes_on_in_the_same_manner(tmp_path, models, data):
+def test_a_second_fine_tuning_keeps_the_objective_settings(tmp_path, models, data):
     model = models("bart")
     run_briefly(model, data, tmp_path / "one", "objective.translation.smoothing=0.25")
     run_briefly(tmp_path / "one", data, tmp_path / "two")
     assert recipe(tmp_path / "two" / "recipe.toml").settings.objective["translation"].smoothing == 0.25
 
 
-def test_training_is_gentler_than_before(models):
+def test_the_learning_rate_is_lower_than_in_pretraining(models):
     for name, slower in (("bart", "linear"), ("t5", "constant"), ("unilm", "linear")):
         before = load(models(name, "network.width=128"))
         after = seq2seq_recipe(before).settings.training
@@ -119,16 +119,16 @@ def test_the_length_of_a_run(tmp_path, models, data):
         run_briefly(model, data, tmp_path / "four", steps=None, epochs=-1)
 
 
-def test_dev_pairs_that_are_also_learned_are_told(tmp_path, models, data, caplog):
+def test_dev_overlap_with_train_is_reported(tmp_path, models, data, caplog):
     run_briefly(models("bart"), data, tmp_path / "one")
-    assert not [text for text in caplog.messages if "remembered" in text]
+    assert not [text for text in caplog.messages if "memorization" in text]
     (task,) = data.tasks
     same = Seq2SeqData((type(task)("seq2seq", task.train, (type(task.dev[0])(task.train[0].path, name="seq2seq, dev"),
                                                            )),))
     run_briefly(models("bart"), same, tmp_path / "two")
-    [found] = [text for text in caplog.messages if "remembered" in text]
+    [found] = [text for text in caplog.messages if "memorization" in text]
     count = len(set((tmp_path / "train.tsv").read_text().splitlines()[1:]))
-    assert found.startswith(f"{count} of {count} held-out pairs are among those to train on")
+    assert found.startswith(f"{count} of {count} held-out pairs also occur in the training set")
 
 
 def test_pairs_that_are_too_long(tmp_path, models, data, caplog):
@@ -136,7 +136,7 @@ def test_pairs_that_are_too_long(tmp_path, models, data, caplog):
     long = [(" ".join(["ink"] * 40), "lamp"), *pairs(30), ("ink", " ".join(["lamp"] * 31))]
     some = data_from_cli({"train": [write_pairs(tmp_path / "some.tsv", long)], "dev": [tmp_path / "dev.tsv"]})
     run_briefly(model, some, tmp_path / "one")
-    said = "2 of 32 pairs to train on are longer than the 32 tokens that bart@tiny reads, and are left out."
+    said = "2 of 32 training pairs are longer than the 32 tokens that bart@tiny reads, and are left out."
     assert said in caplog.messages
     every = data_from_cli({"train": [write_pairs(tmp_path / "all.tsv", long[:1] * 3)], "dev": [tmp_path / "dev.tsv"]})
     with pytest.raises(UserError, match=r"every pair to train on is longer than the 32 tokens .*all\.tsv, line 2;"):
@@ -144,7 +144,7 @@ def test_pairs_that_are_too_long(tmp_path, models, data, caplog):
     assert not (tmp_path / "two").exists() and not list(tmp_path.glob(".two*"))
 
 
-def test_sentences_and_several_right_answers(tmp_path, models):
+def test_sentences_and_several_references(tmp_path, models):
     """SciTLDR's format: a source is a list of sentences, a target a list of summaries."""
     rows = [{"source": ["ink lamp.", "page"], "target": [target]} for target in ("leaf", "tree")] * 20
     train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
@@ -163,7 +163,7 @@ def test_sentences_and_several_right_answers(tmp_path, models):
     assert result["metrics"]["dev"]["exact_match"] == 50 * matches
 
 
-def test_nothing_is_written_that_is_longer_than_what_was_learned(tmp_path, models):
+def test_outputs_are_not_longer_than_the_longest_training_target(tmp_path, models):
     """A model that knows nothing yet would babble on and on."""
     train, dev = (write_pairs(tmp_path / f"{name}.tsv", [(" ".join(["ink"] * 9), target)] * 4)
                   for name, target in (("train", "lamp page"), ("dev", "lamp page leaf tree")))
@@ -175,7 +175,7 @@ def test_nothing_is_written_that_is_longer_than_what_was_learned(tmp_path, model
     assert all(len(line["text"].split()) <= 3 for line in lines)
 
 
-def test_any_right_answer_counts():
+def test_any_reference_counts():
     from stemma.tasks.runs.seq2seq import _score_task
 
     alone = _score_task([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
@@ -189,7 +189,7 @@ def test_any_right_answer_counts():
     assert "tok:zh" in chinese["signatures"]["bleu"] and chinese["bleu"] == pytest.approx(100)
 
 
-def test_a_network_with_more_places_than_tokens(tmp_path, models, data):
+def test_a_network_with_more_embeddings_than_tokens(tmp_path, models, data):
     """T5's matrix is larger than its vocabulary."""
     model = models("t5", more_places=12)
     run_briefly(model, data, tmp_path / "run")
@@ -241,7 +241,7 @@ def read_plan(path) -> Seq2SeqData:
 def test_a_mixture_of_tasks(tmp_path, models, plan, caplog):
     result = finetune_seq2seq(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, seed=SEED,
                       changes=[rate("t5"), "training.batch_size=8"])
-    assert "tasks are drawn at these rates: first 66.7%, second 33.3%." in caplog.messages  # sqrt(100) and sqrt(25)
+    assert "sampling rates of the tasks: first 66.7%, second 33.3%." in caplog.messages  # sqrt(100) and sqrt(25)
     dev = result["metrics"]["dev"]
     assert dev["tasks"]["first"]["exact_match"] >= 70 and dev["tasks"]["second"]["exact_match"] >= 70
     assert dev["mean"] == (dev["tasks"]["first"]["exact_match"] + dev["tasks"]["second"]["rouge_l"]) / 2
@@ -251,7 +251,7 @@ def test_a_mixture_of_tasks(tmp_path, models, plan, caplog):
     assert (mixture.temperature, mixture.limit) == (2.0, 100)
 
 
-def test_the_rates_are_those_that_are_drawn(tmp_path, models, plan):
+def test_tasks_are_sampled_at_the_stated_rates(tmp_path, models, plan):
     from stemma.objectives import build_objectives
     from stemma.training.pretrain_loader import PretrainLoader
 
@@ -267,7 +267,7 @@ def test_the_rates_are_those_that_are_drawn(tmp_path, models, plan):
     assert np.mean(starts >= border) == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_all_problems_of_a_plan_at_once(tmp_path, plan):
+def test_all_problems_of_a_plan_are_reported_together(tmp_path, plan):
     plan.write_text(PLAN.replace("temperature", "temprature").replace("limit = 100", "limit = 0")
                     .replace('"second.tsv"', '"missing.tsv"').replace('metric = "rouge_l"', 'metric = "rouge"')
                     + '[tasks.third]\nkind = "seq2seq"\ntrain = "first.tsv"\nprefx = "x"\n')
@@ -286,7 +286,7 @@ def test_all_problems_of_a_plan_at_once(tmp_path, plan):
         read_plan(plan)
     said = dict(error.value.problems)
     assert "missing.tsv" in said["tasks.second.train"] and "gone.tsv" in said["tasks.second.dev"]
-    assert said["finetune = true"].startswith("goes on with each head by itself")
+    assert said["finetune = true"].startswith("fine-tunes each head separately")
 
 
 def older(text: str) -> str:
@@ -294,7 +294,7 @@ def older(text: str) -> str:
     return re.sub(r"\[tasks\.(\w+)\]", r'[[task]]\nname = "\1"', text).replace('kind = "seq2seq"\n', "")
 
 
-def test_the_older_form_is_read_and_said_to_be_one(plan, caplog):
+def test_a_legacy_plan_is_read_with_a_warning(plan, caplog):
     new = read_multitask_plan(plan)
     assert not caplog.messages
     plan.write_text(older(plan.read_text()))
@@ -306,33 +306,33 @@ def test_the_older_form_is_read_and_said_to_be_one(plan, caplog):
     assert dict(error.value.problems)["tasks.first"] == "2 tasks have this name; give each its own"
 
 
-def test_weights_multiply_the_rates_and_the_plan_says_how_to_train(tmp_path, models, plan, caplog):
+def test_weights_multiply_the_sampling_rates_and_the_plan_sets_training(tmp_path, models, plan, caplog):
     text = plan.read_text().replace("temperature = 2.0", "epochs = 2")
     text = text.replace("limit = 100", "[training]\nbatch_size = 3")
     plan.write_text(text.replace("[tasks.second]", "weight = 3\n[tasks.second]"))
     multitask(plan, models("t5"), tmp_path / "run", steps=1, seed=SEED)
-    assert "tasks are drawn at these rates: first 98.0%, second 2.0%." in caplog.messages  # 3 * 400 and 25
+    assert "sampling rates of the tasks: first 98.0%, second 2.0%." in caplog.messages  # 3 * 400 and 25
     chosen, noted = read_run(tmp_path / "run")
     assert chosen.settings.training.batch_size == 3 and noted.task is not None and noted.task["kind"] == "seq2seq"
     assert read_plan(plan).epochs == 2
 
 
-def test_tasks_of_two_sorts_are_refused_in_one_sentence(plan):
+def test_a_mixed_plan_is_rejected(plan):
     plan.write_text(PLAN + '[tasks.third]\nkind = "classify"\ntrain = "first.tsv"\ndev = "first.tsv"\n')
     with pytest.raises(UserError) as error:
         read_plan(plan)
-    assert error.value.problems == [("tasks", "first, second are text to text, and third answered by a head: one run "
-                                              "learns tasks of one sort; make two plans, or put all of them as text, "
+    assert error.value.problems == [("tasks", "first, second are text to text, and third has a head: a plan cannot "
+                                              "mix them; make two plans, or make all tasks text to text, "
                                               'with kind = "seq2seq"')]
     plan.write_text('[tasks.third]\nkind = "classify"\ntrain = "first.tsv"\ndev = "first.tsv"\n')
-    with pytest.raises(UserError, match="are answered by heads, and not by writing; learn them with `stemma multitask"):
+    with pytest.raises(UserError, match="have heads and do not generate text; train them with `stemma multitask"):
         read_plan(plan)
 
 
 @pytest.mark.parametrize(("text", "told"), [("", "a plan has a table"), ("task = 3", "a plan has a table"),
                                             ("task = [3]", "must be a table"),
                                             ("[tasks]\na = 1", "must be a table"), ("[[task", "is not valid TOML")])
-def test_what_is_no_plan(tmp_path, text, told):
+def test_invalid_plans_are_rejected(tmp_path, text, told):
     (tmp_path / "plan.toml").write_text(text)
     with pytest.raises(UserError) as error:
         read_plan(tmp_path / "plan.toml")

@@ -46,7 +46,7 @@ def forced(model: stemma.Model, source: str, target: list[int], cached: bool) ->
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_the_loss_of_pairs_is_what_their_targets_cost_to_write(tmp_path, data, name):
+def test_the_loss_equals_the_likelihood_of_the_targets(tmp_path, data, name):
     start = save_model(tmp_path / "start", name, *WRITERS[name])
     result = finetune_seq2seq(start, data, tmp_path / "run", steps=2, beams=1,
                       changes=["training.batch_size=4", "training.precision=fp32", rate(name)])
@@ -76,7 +76,7 @@ class Seen(Visibility):
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
+def test_an_encoder_generates_with_the_mask_after_its_text(tmp_path, name, cached):
     """As UniLM: source, what was written, a mask; in one window or several."""
     pretrained = load(save_model(tmp_path / "start", name, "network.layers=2", *ENCODERS[name]))
     model = stemma.Model(seq2seq_recipe(pretrained), pretrained.tokenizer, pretrained.network)
@@ -99,7 +99,7 @@ def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet"])
-def test_they_learn_it(tmp_path, name):
+def test_they_learn_the_pairs(tmp_path, name):
     """Seen after 400 steps: a loss of 0.02 and 0.15, where knowing only how often words occur costs 2.3."""
     every = sorted(dict.fromkeys(pairs(2000, longest=3)), key=lambda pair: " " not in pair[0])
     data = data_from_cli({"train": [write_pairs(tmp_path / "train.tsv", every[20:])],
@@ -110,14 +110,14 @@ def test_they_learn_it(tmp_path, name):
     assert result["validation_loss"] < 1.6 < 2 < result["unigram_loss"]
 
 
-def test_who_judges_tokens_is_pointed_to_its_generator(tmp_path, data):
-    with pytest.raises(UserError, match=r"electra@tiny judges tokens and guesses none, .* its generator can: give the"):
+def test_error_for_a_discriminator_names_its_generator(tmp_path, data):
+    with pytest.raises(UserError, match=r"electra@tiny is a discriminator and predicts no tokens, .*its generator"):
         finetune_seq2seq(save_model(tmp_path / "electra", "electra"), data, tmp_path / "run", steps=1)
     assert not (tmp_path / "run").exists()
 
 
-def test_what_has_no_objective_left_is_refused(tmp_path, data):
+def test_a_recipe_without_a_token_objective_is_rejected(tmp_path, data):
     start = load(save_model(tmp_path / "bert", "bert"))
     start.recipe = start.recipe.with_changes({"remove": ["objective.masked_lm", "objective.next_sentence"]}, "test")
-    with pytest.raises(UserError, match="has learned no objective that guesses tokens, so it cannot learn to write"):
+    with pytest.raises(UserError, match="has no objective that predicts tokens, so it cannot learn to generate"):
         seq2seq_recipe(start)

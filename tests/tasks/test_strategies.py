@@ -1,4 +1,4 @@
-"""How a fine-tune learns: layers at their own rates, frozen, thawed or drawn anew; when it ends; what classes weigh."""
+"""Fine-tuning strategies: layer-wise learning rates, frozen and reinitialized layers, early stopping, class weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_frozen_layers_keep_every_bit(tmp_path, model, sets):
 
 
 @pytest.mark.parametrize("section", ["finetuning", "training"])
-def test_a_fine_tune_may_take_muon(tmp_path, model, sets, section):
+def test_fine_tuning_with_muon(tmp_path, model, sets, section):
     """A step moves a hidden matrix by its layer's learning rate, as a spectral norm."""
     tune(model, sets, tmp_path / "run", f"{section}.optimizer.kind=muon", "training.learning_rate=1e-3",
          f"{section}.optimizer.weight_decay=0", "training.layer_decay=0.5", "training.schedule.kind=constant",
@@ -65,7 +65,7 @@ def test_a_fine_tune_may_take_muon(tmp_path, model, sets, section):
     assert stemma.recipe(tmp_path / "run/recipe.toml").settings.training.optimizer.kind == "muon"
 
 
-def test_layers_thaw_epoch_by_epoch(tmp_path, model, sets, caplog):
+def test_layers_unfreeze_epoch_by_epoch(tmp_path, model, sets, caplog):
     tune(model, sets, tmp_path / "run", "training.unfreeze=epoch", epochs=2)
     assert layers_of(moved(model, tmp_path / "run")) == {"layer.1.", "pooler"}
     assert stemma.recipe(tmp_path / "run/recipe.toml").settings.training.unfreeze == 4  # the steps of an epoch
@@ -83,21 +83,21 @@ def test_lower_layers_move_less(tmp_path, model, sets):
     assert steps == pytest.approx({"pooler": 3e-3, "layer.1.": 3e-4, "layer.0.": 3e-5, "word_emb": 3e-6}, rel=0.05)
 
 
-def test_the_highest_layers_start_anew(tmp_path, model, sets):
+def test_top_layers_are_reinitialized(tmp_path, model, sets):
     tune(model, sets, tmp_path / "run", "training.fresh=1", "training.learning_rate=1e-9", epochs=None, steps=1, seed=3)
     before, after = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "run/model"))
     other = {name for name in before if name in after and (before[name] - after[name]).abs().max() > 1e-3}
     assert layers_of(other) == {"layer.1.", "pooler"}
 
 
-def test_what_one_fine_tune_chose_is_not_the_next_ones(tmp_path, model, sets):
+def test_settings_of_one_fine_tuning_do_not_carry_over(tmp_path, model, sets):
     tune(model, sets, tmp_path / "first", "training.frozen=2", "training.patience=3", "training.layer_decay=0.5")
     tune(tmp_path / "first", sets, tmp_path / "second")
     training = stemma.recipe(tmp_path / "second/recipe.toml").settings.training
     assert (training.frozen, training.patience, training.layer_decay) == (0, None, None)
 
 
-def test_patience_goes_by_the_metric_and_keeps_the_best(tmp_path, model, sets):
+def test_early_stopping_uses_the_metric_and_keeps_the_best(tmp_path, model, sets):
     result = tune(model, sets, tmp_path / "run", "training.patience=2", "training.validate_every=2", epochs=40)
     scores = {entry["step"]: entry["score"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()
               if "score" in (entry := json.loads(line))}
@@ -113,7 +113,7 @@ def test_patience_goes_by_the_metric_and_keeps_the_best(tmp_path, model, sets):
 
 @pytest.mark.parametrize("stated, expected", [("balanced", [100 / 180, 100 / 30, 1.0, 100 / 90]),
                                               ("1,2,3,0.5", [1.0, 2.0, 3.0, 0.5])])
-def test_weights_of_classes(stated, expected):
+def test_class_weights(stated, expected):
     assert class_weights(stated, "classify", ["a", "b", "c", "d"], [60, 10, 0, 30]) == pytest.approx(expected)
 
 
@@ -121,13 +121,13 @@ def test_weights_of_classes(stated, expected):
     ("1,2", "classify", "has 2 numbers, and there are 3 classes: a, b, c"), ("often", "pair", "write balanced, or a"),
     ("1,-1,2", "tag", "weights are 0 or more"), ("0,0,0", "tag", "not all of them 0"),
     ("balanced", "regress", "regress has none")])
-def test_weights_that_cannot_be_are_refused(stated, kind, told):
+def test_invalid_class_weights_are_rejected(stated, kind, told):
     with pytest.raises(UserError, match=told):
         class_weights(stated, kind, ["a", "b", "c"], [1, 1, 1])
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag"])
-def test_the_loss_weighs_each_class(tmp_path, model, kind):
+def test_class_weights_scale_the_loss(tmp_path, model, kind):
     """Against torch's own weighted mean, a batch at once and in slices."""
     sets = toy_tasks.write_sets(tmp_path, kind, train=32, dev=12)
     tune(model, sets, tmp_path / "run", kind=kind, values={"balance": "balanced"})
@@ -153,7 +153,7 @@ def test_the_loss_weighs_each_class(tmp_path, model, kind):
     assert float(parts) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_rare_class_is_found_where_it_weighs_more(tmp_path, model):
+def test_a_higher_weight_finds_a_rare_class(tmp_path, model):
     """One in eight is good; a model that has hardly begun to learn says bad of all, unless mistakes there are dear."""
     rows = toy_tasks.rows("classify", 700)
     good, bad = ([row for row in rows if row["label"] == label] for label in ("good", "bad"))

@@ -46,7 +46,7 @@ def start(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", toy_tasks.MAKERS)
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_it_learns_saves_and_answers(tmp_path, start, name, kind):
+def test_it_trains_saves_and_predicts(tmp_path, start, name, kind):
     files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
     result = finetune(TaskArguments(kind, files), start(name), tmp_path / "run", steps=1,
                       changes=["training.batch_size=4"])
@@ -60,7 +60,7 @@ def test_it_learns_saves_and_answers(tmp_path, start, name, kind):
 @pytest.mark.parametrize(("name", "kind", "saved"), [
     ("bart", "pair", "BartForSequenceClassification"), ("t5", "regress", "T5ForSequenceClassification"),
     ("t5", "tag", "T5ForTokenClassification"), ("bart", "tag", "StemmaNetwork"), ("mass", "qa", "StemmaNetwork")])
-def test_it_is_saved_as_the_class_that_answers_so(tmp_path, start, name, kind, saved):
+def test_it_is_saved_as_the_matching_transformers_class(tmp_path, start, name, kind, saved):
     files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
     finetune(TaskArguments(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == [saved]
@@ -69,7 +69,7 @@ def test_it_is_saved_as_the_class_that_answers_so(tmp_path, start, name, kind, s
     assert model.task_config().values.stack == ("decoder" if model.is_encoder_decoder else "encoder")
 
 
-def test_the_encoder_alone_where_it_is_asked(tmp_path, start):
+def test_the_encoder_alone_on_request(tmp_path, start):
     """The decoder is gone then, and the objectives that wrote with it; the mean of the encoder's output answers."""
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     finetune(TaskArguments("classify", files), start("bart"), tmp_path / "run", steps=1,
@@ -83,7 +83,7 @@ def test_the_encoder_alone_where_it_is_asked(tmp_path, start):
     assert isinstance(stemma.load(tmp_path / "again").task_config().heads["task"], ClassHead)
 
 
-def test_one_stack_has_no_decoder_to_answer(tmp_path, start):
+def test_a_single_stack_has_no_decoder(tmp_path, start):
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     with pytest.raises(UserError, match="finetuning.stack is decoder, and this BERT model has no decoder; leave it"):
         finetune(TaskArguments("classify", files), start("bert"), tmp_path / "run",
@@ -91,7 +91,7 @@ def test_one_stack_has_no_decoder_to_answer(tmp_path, start):
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_layers_of_either_stack_as_features(tmp_path, start, stack):
+def test_features_from_the_layers_of_either_stack(tmp_path, start, stack):
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     finetune(TaskArguments("classify", files, features="all"), start("bart"), tmp_path / "run", steps=1,
              changes=["training.batch_size=4", f"finetuning.stack={stack}"])

@@ -14,7 +14,7 @@ LETTERS = ["network.inputs.letters.kind=characters", "network.inputs.letters.fil
            "network.inputs.letters.widths=[1, 3]"]
 
 
-def test_characters_need_nothing_handed_in(corpus_folder, tmp_path):
+def test_character_models_need_no_extra_inputs(corpus_folder, tmp_path):
     """Writing, filling, scoring and fine-tuning: the network spells what it reads; a task's own tokens, too."""
     decoder = ["network.decoder.layers=1", "network.inputs.letters.decoder=true"]
     more = {"bert@tiny": [], "gpt@tiny": [], "t5@tiny": decoder}

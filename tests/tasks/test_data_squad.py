@@ -1,4 +1,4 @@
-"""Questions about paragraphs: SQuAD and its Chinese relatives, and answers that are not where they are said to be."""
+"""SQuAD and its Chinese variants, and answers with wrong start positions."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_squad_of_both_versions(write):
     assert duplicate_share(found[:1], found) == 1.0  # one context, one question
 
 
-def test_a_misplaced_answer_is_moved_if_there_is_one_place(write, caplog):
+def test_an_answer_with_a_wrong_start_moves_to_its_only_occurrence(write, caplog):
     (one,) = read_examples("qa", write(squad(ask(1, ("clerk", 9)))))
     assert one.answers == (Answer("clerk", 8),)
     assert one.context[8:8 + len("clerk")] == "clerk" and len(caplog.messages) == 1 and "1 answer" in caplog.messages[0]
 
 
-def test_answers_that_are_nowhere_or_anywhere(write):
+def test_answers_that_cannot_be_located_are_rejected(write):
     with pytest.raises(UserError, match="3 problems") as error:
         read_examples("qa", write(squad(ask(1, ("clerk", 8)), ask(2, ("scribe", 8)), ask(3, ("the", 5)),
                                         ask(4, ("clerk", 8), is_impossible=True))))
@@ -65,7 +65,7 @@ def test_answers_that_are_nowhere_or_anywhere(write):
     assert read_examples("qa", write(squad(ask(3, ("the", 34)))))[0].answers == (Answer("the", 34),)
 
 
-def test_cmrc_in_both_of_its_forms(write):
+def test_both_formats_of_cmrc(write):
     context = "《战国无双3》是由光荣开发的。光荣很大。"
     (one,) = read_examples("cmrc2018", write([{"context_id": "D_0", "context_text": context, "title": "T", "qas": [
         {"query_id": "D_0_Q_0", "query_text": "谁开发？", "answers": ["光荣", "由光荣"]}]}]))
@@ -110,6 +110,6 @@ def test_json_lines(write):
     ({"version": "1"}, "'data'"), ({"data": []}, "has no questions"), ("  \n", "is empty"),
     (squad(ask(1), context=" "), "no context"), (squad({**ask(1), "question": ""}), "no question"),
     (squad(ask(1), ask(1)), "another question has this id")])
-def test_files_that_are_none(write, content, message):
+def test_invalid_files_are_reported(write, content, message):
     with pytest.raises(UserError, match=message):
         read_examples("squad", write(content))

@@ -1,4 +1,4 @@
-"""A tag for each word by its first piece: found by a slow transcription too, whatever the tokenizer, however long."""
+"""Token classification at the first subtoken of each word, against a slow reference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def first_literally(words: list[str], offsets: list[tuple[int, int]]) -> list[in
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte_bpe", "unigram", "word", "character"])
-def test_the_first_piece_of_each_word(kind):
+def test_the_first_subtoken_of_each_word(kind):
     tokenizer = train_tokenizer(iter([small_text()]), kind, 60 if kind == "wordpiece" else 400, lowercase=True,
                                 roles={"padding", "unknown", "start", "separator"})
     for words in (WORDS, WORDS[::-1], ["\u200b"], ["the"] * 5):
@@ -66,7 +66,7 @@ def learner(model):
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_first_pieces_alone(model, learner):
+def test_the_loss_uses_first_subtokens_only(model, learner):
     sentences = [["the", "old", "clerk"], ["a", "librarian", "translates", "."], ["noon"]]
     tags = [["B-PER", "I-PER", "I-PER"], ["O", "B-PER", "O", "O"], ["O"]]
     examples = [TaggedExample("", tuple(words), tuple(said)) for words, said in zip(sentences, tags, strict=True)]
@@ -90,7 +90,7 @@ def test_the_loss_is_that_of_first_pieces_alone(model, learner):
         assert one["scores"] == pytest.approx(scores.softmax(-1).amax(-1).tolist(), abs=1e-5)
 
 
-def test_a_long_sentence_asks_every_word_once_where_it_sees_most(model, learner):
+def test_every_word_is_predicted_once_in_its_max_context_window(model, learner):
     words = tuple(small_text().split()[:300])
     tags = tuple(LABELS[number % 3] for number in range(len(words)))
     items = learner.encode([TaggedExample("", ("noon",), ("O",)), TaggedExample("", words, tags)])[1:]
@@ -109,12 +109,12 @@ def test_a_long_sentence_asks_every_word_once_where_it_sees_most(model, learner)
     assert len(said["tags"]) == len(words) == len(said["scores"]) and min(said["scores"]) > 1 / 3
 
 
-def test_a_word_without_a_piece_gets_the_tag_for_nothing(model, learner):
+def test_a_word_without_a_subtoken_gets_the_outside_tag(model, learner):
     said = predict_examples(model, learner, [TaggedExample("", ("\u200b", "clerk"), None),
                                              TaggedExample("", ("\u200b",), None)])
     assert said[0]["tags"][0] == "O" and said[0]["scores"][0] == 0 and said[1]["tags"] == ["O"]
 
 
-def test_a_document_of_100_000_words_is_laid_out_in_seconds(model, learner):
+def test_a_document_of_100_000_words_is_encoded_in_seconds(model, learner):
     items = learner.encode([TaggedExample("", ("clerk",) * 100_000, ("O",) * 100_000)])
     assert sum(len(item.decode_info[1]) for item in items) == 100_000

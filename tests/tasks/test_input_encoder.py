@@ -1,4 +1,4 @@
-"""Rows of ids: the same as the tokenizer's own template makes, and cut as `transformers` cuts (longest first)."""
+"""Encoded sequences equal those of the tokenizer's template, and truncation equals `transformers` (longest first)."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def cut_many_literally(lengths: list[int], room: int) -> list[int]:
     ("start A separator separator B separator", None,
      "start A separator separator B separator separator C separator separator D separator"),
     ("begin A separator B start", 0, "begin A separator B separator C separator D start")])
-def test_templates_of_more_texts_follow_that_of_two(pair, segments, expected):
+def test_templates_of_more_texts_extend_the_pair_template(pair, segments, expected):
     assert extend_template(pair, 4, segments) == expected
     assert extend_template(pair, 2, None) == pair
 
 
-def test_any_number_of_texts_is_laid_out_and_cut(tokenizer):
+def test_any_number_of_texts_is_encoded_and_truncated(tokenizer):
     rng = random.Random(1)
     more = [extend_template(PAIR, texts) for texts in (3, 4)]
     for _ in range(300):
@@ -67,7 +67,7 @@ def test_any_number_of_texts_is_laid_out_and_cut(tokenizer):
         assert set(row.segment_ids[first:first + count].tolist()) <= {number}
 
 
-def test_texts_are_cut_a_token_at_a_time(tokenizer):
+def test_truncation_removes_one_token_at_a_time_from_the_longest(tokenizer):
     rng = random.Random(0)
     for _ in range(300):
         layout = InputEncoder(tokenizer, SINGLE, PAIR, rng.randint(11, 40))
@@ -82,7 +82,7 @@ def test_texts_are_cut_a_token_at_a_time(tokenizer):
 @pytest.mark.parametrize(("single", "pair"), [
     (SINGLE, PAIR), ("A separator start:2", "A separator B:1 separator:1 start:2"),
     ("start A separator", "start A separator separator B separator")])
-def test_rows_are_those_of_the_tokenizers_template(tokenizer, single, pair):
+def test_sequences_equal_those_of_the_tokenizers_template(tokenizer, single, pair):
     layout, laid = InputEncoder(tokenizer, single, pair, 64), tokenizer.with_template(single, pair)
     texts = [("the old clerk",), ("a young reader reads.", "the family tree"), ("", "one leaf"), ("seven pages", "")]
     for row, given in zip(layout.encode_examples(texts), texts, strict=True):
@@ -92,7 +92,7 @@ def test_rows_are_those_of_the_tokenizers_template(tokenizer, single, pair):
             assert row.input_ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
 
 
-def test_tokens_know_their_characters(tokenizer):
+def test_tokens_have_character_offsets(tokenizer):
     layout, text = InputEncoder(tokenizer, SINGLE, PAIR, 64), "The  Librarian reads."
     ((ids, offsets),) = layout.encode_with_offsets([text])
     assert len(ids) == len(offsets) and ids.dtype == np.int64
@@ -100,7 +100,7 @@ def test_tokens_know_their_characters(tokenizer):
     assert layout.encode_with_offsets([""])[0][1].shape == (0, 2)
 
 
-def test_a_row_without_room_for_text_is_refused(tokenizer):
+def test_a_sequence_without_room_for_text_is_rejected(tokenizer):
     InputEncoder(tokenizer, SINGLE, PAIR, 11)
     with pytest.raises(UserError, match="set corpus.sequence_length to 11 or more"):
         InputEncoder(tokenizer, SINGLE, PAIR, 10)

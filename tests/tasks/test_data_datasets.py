@@ -1,4 +1,4 @@
-"""Every named data set is read from a few rows in the form its publishers gave it; the rows are our own."""
+"""Every named data set is read from a few rows in its official format; the rows are our own."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_candidates_are_ranked_within_their_question(content, expected, tmp_path
     assert [(example.texts, example.label, example.group) for example in found] == expected
 
 
-def test_what_the_publishers_broke_is_left_out_and_counted(tmp_path, caplog):
+def test_broken_rows_of_published_files_are_skipped_and_counted(tmp_path, caplog):
     _, file, content, _ = next(row for row in TABLES if row[0] == "qqp")
     (tmp_path / file).write_text(content)
     read_examples("qqp", tmp_path / file)
@@ -129,7 +129,7 @@ def test_what_the_publishers_broke_is_left_out_and_counted(tmp_path, caplog):
     assert len(caplog.messages) == 2 and "1 row that the annotators did not agree on" in caplog.messages[1]
 
 
-def test_folders_of_classes(tmp_path):
+def test_class_folders(tmp_path):
     texts = [("pos", "0_9.txt", "Fine.<br />Go."), ("neg", "3_1.txt", "Dull."), ("unsup", "1_0.txt", "?")]
     for folder, file, text in texts:
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -199,7 +199,7 @@ def test_story_cloze(tmp_path):
         read_examples("storycloze", tmp_path / "val.csv")
 
 
-def test_the_registry_is_whole():
+def test_every_registered_data_set_is_complete():
     assert set(DATASETS) == {
         "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli-mm", "qnli", "qnli-rank", "rte", "wnli", "ax", "snli",
         "scitail", "squad", "squad2", "conll2003", "swag", "race", "storycloze", "babi", "imdb", "agnews", "yelp",
@@ -215,7 +215,7 @@ def test_the_registry_is_whole():
     assert task_kind_of("sst2") == "classify" and task_kind_of("qa") == "qa"
 
 
-def test_unknown_names_and_columns_that_are_known(tmp_path):
+def test_unknown_data_sets_and_renamed_columns_are_rejected(tmp_path):
     with pytest.raises(UserError, match='Did you mean "sst2"'):
         read_examples("sst-2", tmp_path / "none.tsv")
     with pytest.raises(UserError, match="cannot be renamed"):

@@ -1,4 +1,4 @@
-"""Tasks put to a language model as GPT's authors did: new tokens, both orders, the next token guessed all the while."""
+"""The GPT input format: new tokens, both text orders, and an auxiliary language modelling loss."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def learner_of(model, **values):
     return build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
 
 
-def test_three_tokens_are_new_and_learnt(tuned, start):
+def test_three_new_tokens_are_added_and_trained(tuned, start):
     run, _ = tuned
     model, before = stemma.load(run), stemma.load(start)
     old, tokenizer = before.network.vocab_size, model.require_tokenizer()
@@ -74,7 +74,7 @@ def test_three_tokens_are_new_and_learnt(tuned, start):
     assert "lm_head.weight" not in load_file(run / "model/model.safetensors")
 
 
-def test_what_was_saved_says_the_same(tuned):
+def test_a_saved_model_gives_the_same_predictions(tuned):
     run, result = tuned
     model = stemma.load(run)
     learner, card = learner_of(model), model.task_config()
@@ -84,7 +84,7 @@ def test_what_was_saved_says_the_same(tuned):
     assert again == pytest.approx(said, abs=1e-5)
 
 
-def test_transformers_reads_it_alike(tuned):
+def test_transformers_gives_the_same_outputs(tuned):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     run, _ = tuned
@@ -98,7 +98,7 @@ def test_transformers_reads_it_alike(tuned):
         assert said == pytest.approx(line["prediction"]["scores"], abs=1e-4)
 
 
-def test_the_next_token_is_guessed_at_half_the_weight(tuned):
+def test_the_lm_loss_has_half_the_weight(tuned):
     """Row by row, place by place: the task's loss, and half the mean over all next tokens."""
     model = stemma.load(tuned[0])
     learner = learner_of(model)
@@ -124,7 +124,7 @@ def test_the_next_token_is_guessed_at_half_the_weight(tuned):
 
 
 @pytest.mark.parametrize("orders", [1, 2])
-def test_texts_without_order_are_read_both_ways(tuned, orders):
+def test_symmetric_pairs_are_encoded_in_both_orders(tuned, orders):
     model = stemma.load(tuned[0])
     learner = learner_of(model, orders=orders)
     items = learner.encode(PAIRS)
@@ -150,12 +150,12 @@ def test_texts_without_order_are_read_both_ways(tuned, orders):
     assert same is (orders == 2)
 
 
-def test_which_texts_have_no_order():
+def test_which_data_sets_are_symmetric():
     assert gpt_task_options("mrpc", PAIRS) == {"language": 0.5, "orders": 2}
     assert gpt_task_options("rte", PAIRS) == {"language": 0.5}
 
 
-def test_a_model_that_reads_both_orders_is_saved_under_our_own_name(tmp_path, start):
+def test_a_model_with_both_orders_is_saved_as_a_stemma_model(tmp_path, start):
     folder = tmp_path / "mrpc"
     folder.mkdir()
     rows = [[row["label"] == "yes", number, number, row["text_a"], row["text_b"]]
@@ -171,7 +171,7 @@ def test_a_model_that_reads_both_orders_is_saved_under_our_own_name(tmp_path, st
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == ["StemmaNetwork"]
 
 
-def test_the_question_stands_before_the_delimiter(start):
+def test_the_question_comes_before_the_delimiter(start):
     model = with_gpt_tokens(stemma.load(start))
     tokenizer = model.require_tokenizer()
     card = TaskConfig("task", "choice", (), default_task_heads(model, "choice", 1, "task"), SINGLE_TEMPLATE,
@@ -184,12 +184,13 @@ def test_the_question_stands_before_the_delimiter(start):
     assert "noon" in halves[0][1] and "pages" in halves[1][1]
 
 
-def test_who_is_asked_like_this(start, tmp_path):
+def test_which_models_use_the_gpt_format(start, tmp_path):
     gpt, bert = stemma.load(start), stemma.load(toy_tasks.save_model(tmp_path / "bert"))
     assert uses_gpt_format(gpt, "classify", None) and uses_gpt_format(gpt, "pair", "gpt")
     assert not any(uses_gpt_format(*asked) for asked in ((gpt, "classify", "plain"), (gpt, "tag", None),
                                                          (bert, "pair", None)))
-    for model, kind, style, told in ((bert, "pair", "gpt", "has bidirectional attention"), (gpt, "tag", "gpt", "not for tag"),
-                                     (gpt, "pair", "gtp", "choose gpt or plain")):
-        with pytest.raises(UserError, match=told):
+    for model, kind, style, message in ((bert, "pair", "gpt", "has bidirectional attention"),
+                                        (gpt, "tag", "gpt", "not for tag"),
+                                        (gpt, "pair", "gtp", "choose gpt or plain")):
+        with pytest.raises(UserError, match=message):
             uses_gpt_format(model, kind, style)

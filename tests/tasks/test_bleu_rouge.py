@@ -1,4 +1,4 @@
-"""BLEU, chrF and ROUGE: the libraries' own numbers, with how they were counted."""
+"""BLEU, chrF and ROUGE: the numbers of the libraries, with their signatures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TEXTS = ["the cat sat on the mat today", "a dog plays with a red ball"]
 REFERENCE = ["The cat sat on the mat yesterday", "a dog is playing with a red ball"]
 
 
-def test_a_translation_like_its_reference_is_perfect():
+def test_a_translation_equal_to_its_reference_is_perfect():
     found = translation_scores(REFERENCE, [REFERENCE])
     assert found["bleu"]["score"] == pytest.approx(100) and found["chrf"]["score"] == pytest.approx(100)
     assert found["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
-def test_bleu_is_counted_over_the_whole():
+def test_bleu_is_a_corpus_level_score():
     """By hand, in lower case: matches of 1, 2, 3 and 4 words in 14, 12, 10 and 8."""
     found = translation_scores(TEXTS, [REFERENCE], lowercase=True)["bleu"]
     matches = (6 + 6, 5 + 4, 4 + 2, 3 + 1)
@@ -29,7 +29,7 @@ def test_bleu_is_counted_over_the_whole():
     assert found["score"] > translation_scores(TEXTS, [REFERENCE])["bleu"]["score"]
 
 
-def test_several_references_and_other_words():
+def test_several_references_and_tokenizers():
     two = translation_scores(TEXTS, [REFERENCE, TEXTS])
     assert two["bleu"]["score"] == pytest.approx(100) and "nrefs:2" in two["bleu"]["signature"]
     chinese = translation_scores(["猫坐在垫子上面"], [["猫坐在垫子上"]], tokenize="zh")["bleu"]
@@ -45,7 +45,7 @@ def test_rouge():
     assert chinese["rouge1"] == pytest.approx(100 * 5 / 6) and "unicode" in chinese["signature"]
 
 
-def test_what_cannot_be_scored():
+def test_unscorable_inputs_are_rejected():
     with pytest.raises(UserError, match="there are 2 texts and the reference has 1"):
         translation_scores(TEXTS, [REFERENCE[:1]])
     with pytest.raises(UserError, match="there are 2 texts and reference 2 has 3"):

@@ -1,4 +1,4 @@
-"""Losses and answers of batches equal those of a slow transcription: each row alone, no filling, one head by hand."""
+"""Losses and outputs of batches equal a slow reference: one sequence at a time, no padding, one head by hand."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def loss_and_answers(model, learner, items):
     return float(found), learner.outputs(model.network, hidden, batch), batch
 
 
-def test_classes(body):
+def test_classification(body):
     labels = ("a", "b", "c")
     model, learner = taught(body, "classify", labels, counts=[3, 1, 2])
     examples = [TextExample("", (text,), label) for text, label in zip(TEXTS, "abcab", strict=False)]
@@ -95,7 +95,7 @@ def test_classes(body):
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(-prior[[0, 1, 2, 0, 1]].mean())
 
 
-def test_weighted_classes(body):
+def test_classification_with_class_weights(body):
     model, learner = taught(body, "classify", ("a", "b"), counts=[4, 1], balance=[0.5, 3.0])
     examples = [TextExample("", (text,), label) for text, label in zip(TEXTS, "aaaab", strict=False)]
     items = learner.encode(examples)
@@ -104,7 +104,7 @@ def test_weighted_classes(body):
     assert loss_and_answers(model, learner, items)[0] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_numbers_of_pairs(body):
+def test_regression_on_pairs(body):
     model, learner = taught(body, "regress", spread=2.0)
     examples = [TextExample("", (TEXTS[number], TEXTS[number - 1]), float(number)) for number in range(6)]
     items = learner.encode(examples)
@@ -116,13 +116,14 @@ def test_numbers_of_pairs(body):
     assert learner.baseline(batch, np.zeros(0))["task"] == 4.0
 
 
-def test_options_compete(body):
+def test_multiple_choice(body):
     model, learner = taught(body, "choice")
     examples = [ChoiceExample("", "the old clerk reads", "what then?", (TEXTS[1], TEXTS[3], TEXTS[2]), 2),
                 ChoiceExample("", "", "who?", (TEXTS[1], TEXTS[4], TEXTS[0]), 0)]
     items = learner.encode(examples)
     spell = model.require_tokenizer().decode
-    assert "what then" in spell(items[0].sequences[1].input_ids).lower() and "what then" not in spell(items[1].sequences[0].input_ids).lower()
+    assert "what then" in spell(items[0].sequences[1].input_ids).lower()
+    assert "what then" not in spell(items[1].sequences[0].input_ids).lower()
     alone = torch.stack([torch.cat([score_alone(model, row) for row in item.sequences]) for item in items])
     loss, answers, batch = loss_and_answers(model, learner, items)
     assert loss == pytest.approx(float(functional.cross_entropy(alone, torch.tensor([2, 0]))), abs=1e-5)
@@ -130,7 +131,7 @@ def test_options_compete(body):
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(math.log(3))
 
 
-def test_a_good_candidate_competes_with_others_of_its_query(body):
+def test_ranking_with_negatives_of_the_same_query(body):
     model, learner = taught(body, "rank", others=2)
     told = [("leaf", 0, 1), ("leaf", 1, 0), ("leaf", 2, 0), ("leaf", 3, 0), ("noon", 4, 1), ("river", 5, 0),
             ("lamp", 0, 1), ("lamp", 1, 0)]
@@ -147,7 +148,7 @@ def test_a_good_candidate_competes_with_others_of_its_query(body):
     assert loss == pytest.approx(float(-alone.log_softmax(1)[:, 0].mean()), abs=1e-5)
 
 
-def test_a_long_text_is_cut_and_an_empty_one_read(body):
+def test_a_long_text_is_truncated_and_an_empty_one_encoded(body):
     model, learner = taught(body, "classify", ("a", "b"), counts=[1, 1])
     items = learner.encode([TextExample("", ("clerk " * 30_000,), "a"), TextExample("", ("",), None)])
     assert len(items[0].sequences[0].input_ids) == 40 and learner.input_encoder.num_truncated == 1

@@ -1,4 +1,4 @@
-"""Plans of several tasks: what they say, and everything that is wrong with one told at once."""
+"""Multi-task plans: their content, and all problems in one error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def problems_of(folder: Path, text: str) -> dict[str, str]:
     return dict(caught.value.problems)
 
 
-def test_a_plan_is_read_beside_its_file(tmp_path):
+def test_paths_are_relative_to_the_plan(tmp_path):
     plan = plan_of(tmp_path, GOOD)
     assert (plan.epochs, plan.finetune, plan.training) == (2, True, {"learning_rate": 1e-3})
     first, second = plan.tasks["first"], plan.tasks["second-1"]
@@ -58,7 +58,7 @@ def test_a_plan_is_read_beside_its_file(tmp_path):
     assert set(plan.files("second-1")) == {"train", "dev", "test"}
 
 
-def test_all_problems_are_told_at_once(tmp_path):
+def test_all_problems_are_reported_together(tmp_path):
     found = problems_of(tmp_path, """
 epoch = 2
 [training]
@@ -113,7 +113,7 @@ weight = -1.0
     ('kind = "pair"\nhead = "lstm"', "tasks.one.head = lstm", "must be one of linear, san"),
     ('kind = "pair"\ncolumns = {text_a = 3}', "tasks.one.columns.text_a = 3", "must be text"),
 ])
-def test_keys_that_do_not_go_together(tmp_path, keys, where, what):
+def test_conflicting_keys_are_rejected(tmp_path, keys, where, what):
     found = problems_of(tmp_path, f'[tasks.one]\ntrain = "a.tsv"\ndev = "a.tsv"\n{keys}\n')
     assert what in found[where]
 
@@ -121,12 +121,12 @@ def test_keys_that_do_not_go_together(tmp_path, keys, where, what):
 @pytest.mark.parametrize(("name", "what"), [('"a b"', "letters, digits"), ('"a.b"', "letters, digits"),
                                             ("pooler", "uses this name"), ("vocabulary", "uses this name"),
                                             ("items", "uses this name"), ("training", "uses this name")])
-def test_names_that_a_head_cannot_have(tmp_path, name, what):
+def test_reserved_head_names_are_rejected(tmp_path, name, what):
     found = problems_of(tmp_path, f'[tasks.{name}]\nkind = "pair"\ntrain = "a.tsv"\ndev = "a.tsv"\n')
     assert what in "".join(found.values())
 
 
-def test_no_tasks_two_of_one_name_and_no_toml(tmp_path):
+def test_empty_duplicate_and_invalid_plans_are_rejected(tmp_path):
     assert "[tasks.NAME]" in problems_of(tmp_path, "epochs = 1\n")["tasks"]
     assert "[tasks.NAME]" in problems_of(tmp_path, "tasks = 3\n")["tasks"]
     assert "must be a table" in problems_of(tmp_path, "[tasks]\none = 3\n")["tasks.one"]

@@ -1,4 +1,4 @@
-"""What is to be predicted comes in chunks, whatever its form, and each row knows its line."""
+"""Inputs of `predict` come in chunks, in every format, and each row knows its line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(path, content: str):
     return path
 
 
-def test_rows_are_answered_before_the_rest_of_the_file_is_read(tmp_path):
+def test_rows_are_predicted_before_the_rest_of_the_file_is_read(tmp_path):
     rows = [json.dumps({"text": f"row {number}"}) for number in range(3 * predict_inputs.CHUNK_ROWS)]
     chunks = read_inputs("classify", write(tmp_path / "in.jsonl", "\n".join([*rows, "{broken"])))
     for number in range(3):
@@ -34,7 +34,7 @@ def test_long_rows_make_short_chunks(tmp_path):
         assert [len(chunk) for chunk in read_inputs("classify", write(tmp_path / name, content))] == [2, 2, 1]
 
 
-def test_a_cell_may_go_over_lines_and_lines_are_still_counted(tmp_path):
+def test_line_numbers_are_correct_after_multi_line_cells(tmp_path):
     content = 'text,id\n"one\ntwo",a\n\n"thr""ee",b\n'
     ((first, second),) = read_inputs("classify", write(tmp_path / "in.csv", content))
     assert first.echo == {"line": 2, "id": "a", "text": "one\ntwo"}
@@ -43,7 +43,7 @@ def test_a_cell_may_go_over_lines_and_lines_are_still_counted(tmp_path):
         list(read_inputs("classify", write(tmp_path / "bad.csv", 'text\n"one" two"\n')))
 
 
-def test_answers_in_the_file_are_passed_over(tmp_path):
+def test_gold_columns_are_ignored(tmp_path):
     row = {"text_a": "a", "text_b": "b", "label": "never seen", "score": "no number"}
     for kind in ("pair", "regress", "rank", "classify"):  # whoever judges texts may judge pairs
         ((one,),) = read_inputs(kind, write(tmp_path / "in.jsonl", json.dumps(row)))
@@ -65,7 +65,7 @@ def test_columns_can_be_renamed(tmp_path):
     assert next(read_inputs("classify", file))[0].echo["text"] == "fine"
 
 
-def test_plain_text_is_parted_into_words_where_it_stands(tmp_path):
+def test_plain_text_is_split_into_words_with_offsets(tmp_path):
     text = "Dr. Müller's 字典, 3.5%"
     ((one,),) = read_inputs("tag", write(tmp_path / "in.txt", f"\n  {text}  \n"))
     assert one.echo == {"line": 2, "text": text}
@@ -73,6 +73,6 @@ def test_plain_text_is_parted_into_words_where_it_stands(tmp_path):
     assert one.example.words[:6] == ("Dr", ".", "Müller", "'", "s", "字")
 
 
-def test_other_line_ends_stay_within_a_text(tmp_path):
+def test_only_lf_ends_a_line(tmp_path):
     ((one,),) = read_inputs("classify", write(tmp_path / "in.txt", "a\u2028b\x85c\n"))
     assert one.echo["text"] == "a\u2028b\x85c"

@@ -1,4 +1,4 @@
-"""Accuracy, F1 and Matthews' correlation of labels, and the table of who was taken for whom."""
+"""Accuracy, F1 and Matthews correlation of labels, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_many_classes():
     assert compute_scores("classify", ("f1",), COLOURS, GUESSES, positive="green")["f1"] == pytest.approx(4 / 5)
 
 
-def test_a_model_that_always_says_the_same():
+def test_a_constant_prediction():
     found = compute_scores("classify", ("matthews", "f1"), GOLD, ["0"] * 10)
     assert found == {"matthews": 0, "f1": 0}
 
 
-def test_choices_are_numbers():
+def test_multiple_choice_labels_are_indices():
     assert compute_scores("choice", ("accuracy",), [0, 2, 1, 3], [0, 2, 2, "3"]) == {"accuracy": 0.75}
 
 
@@ -80,7 +80,7 @@ class Cells:
 
 
 @pytest.mark.parametrize("name", ["f1", "macro_f1", "matthews"])
-def test_each_round_is_scikit_learns_score_of_what_it_drew(name):
+def test_each_bootstrap_round_is_scikit_learns_score_of_its_sample(name):
     case = metric_inputs(COLOURS, GUESSES, labels=["red", "green", "blue"], positive="red")
     # the first round is the data itself; the last never meets blue; one in between has only one class
     tables = np.array([[[1, 0, 1], [1, 2, 0], [0, 0, 1]], [[0, 3, 0], [0, 1, 0], [1, 1, 0]],
@@ -95,6 +95,6 @@ def test_each_round_is_scikit_learns_score_of_what_it_drew(name):
     assert found[0] == pytest.approx(metric.compute(case))
 
 
-def test_a_positive_class_that_is_none():
+def test_an_unknown_positive_class_is_rejected():
     with pytest.raises(UserError, match='no label "2" that could be the positive one; the labels are 0, 1'):
         compute_scores("classify", ("f1",), GOLD, SAID, positive="2")

@@ -1,4 +1,4 @@
-"""Where an answer begins and ends: targets, losses, the best stretch and "no answer", each against a slow version."""
+"""Question answering: targets, losses, best span and no-answer, each against a slow reference."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_loss_is_the_mean_of_both_ends(model):
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(np.mean(rows), abs=1e-5)
 
 
-def test_the_best_stretch_is_found_by_trying_all():
+def test_the_best_span_equals_exhaustive_search():
     rng = np.random.default_rng(0)
     for _ in range(50):
         length, first = int(rng.integers(1, 19)), int(rng.integers(0, 5))
@@ -141,7 +141,7 @@ def run_squad_starts(length: int, room: int, stride: int) -> list[int]:
     return starts
 
 
-def test_windows_begin_where_berts_do(model):
+def test_windows_start_where_berts_do(model):
     def starts(length: int, room: int, **values: int) -> list[int]:
         return [begin for begin, _ in split_windows(length, room, learner_of(model, **values).window_stride(room))]
 
@@ -156,7 +156,7 @@ def test_windows_begin_where_berts_do(model):
     assert starts(100, 40, stride=128) == [0, 20, 40, 60]  # theirs would not overlap at all
 
 
-def test_long_documents_are_read_in_windows_and_answers_cut_from_the_original(model):
+def test_long_documents_are_split_and_answers_come_from_the_original_text(model):
     learner = learner_of(model, 40)
     context = " ".join(small_text().split()[:400])
     answer = context[900:930].strip()
@@ -178,7 +178,7 @@ def test_long_documents_are_read_in_windows_and_answers_cut_from_the_original(mo
     assert sum(shares) == pytest.approx(1) and shares == sorted(shares, reverse=True)
 
 
-def test_scores_decide_between_windows_and_nothing(model):
+def test_scores_decide_between_windows_and_no_answer(model):
     """Hand-made scores: the best stretch wins over all windows, "no answer" by the window that is least sure of it."""
     learner = learner_of(model, 40)
     example = asked(None, " ".join(small_text().split()[:60]))
@@ -186,7 +186,8 @@ def test_scores_decide_between_windows_and_nothing(model):
     answers = [np.zeros((len(item.sequences[0].input_ids), 2), np.float32) for item in items]
     chosen = items[2]
     place = int(np.flatnonzero(chosen.decode_info.is_max_context)[0])
-    answers[2][chosen.decode_info.text_start + place, 0] = answers[2][chosen.decode_info.text_start + place + 1, 1] = 5.0
+    position = chosen.decode_info.text_start + place
+    answers[2][position, 0] = answers[2][position + 1, 1] = 5.0
     for number, silent in enumerate([9.0, 3.0, 7.0]):
         answers[number][0] = silent / 2
     for number in range(3, len(items)):
@@ -203,7 +204,7 @@ def test_scores_decide_between_windows_and_nothing(model):
     assert sure.postprocess(items, answers, [example])[0]["no_answer"] == 0
 
 
-def test_blanks_that_tokens_hold_are_no_part_of_an_answer(tmp_path):
+def test_spaces_inside_tokens_are_stripped_from_answers(tmp_path):
     body = stemma.load(toy_tasks.save_model(tmp_path / "model", "gpt2@tiny"))
     learner = learner_of(replace(body, task_configs={"task": TaskConfig("task", "qa", (), {}, "A", "A B", 40, (),
                                                            parse_task_options("qa", {}))}), 40)
@@ -218,7 +219,7 @@ def test_blanks_that_tokens_hold_are_no_part_of_an_answer(tmp_path):
     assert said["start"] == 4
 
 
-def test_the_threshold_is_that_of_the_best_score(model):
+def test_the_tuned_threshold_gives_the_best_score(model):
     """Literally: every threshold is tried."""
     rng = np.random.default_rng(4)
     examples, said = [], []
@@ -239,7 +240,7 @@ def test_the_threshold_is_that_of_the_best_score(model):
     assert scored(threshold) > scored(1.0)
 
 
-def test_a_question_longer_than_a_row_leaves_room_for_the_text(model):
+def test_a_long_question_is_truncated_to_leave_room_for_the_text(model):
     learner = learner_of(model, 24)
     items = learner.encode([asked("a letter", question="who reads the letter by the window? " * 20)])
     assert all(len(item.sequences[0].input_ids) == 24 and len(item.decode_info.offsets) == 11

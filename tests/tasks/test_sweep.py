@@ -1,4 +1,4 @@
-"""Several trials of one fine-tune: each an ordinary run, the best is kept, and mean and spread are told."""
+"""Sweeps: each trial is an ordinary run, the best is kept, and mean and standard deviation are reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tried(tmp_path_factory, model):
     return folder / "run", result, told
 
 
-def test_every_rate_is_tried_from_every_seed_and_the_best_is_kept(tried):
+def test_every_learning_rate_runs_with_every_seed_and_the_best_is_kept(tried):
     run, result, told = tried
     names = [f"rate-{rate}-seed-{seed}" for rate in ("0.0001", "0.005") for seed in (FIRST, SECOND)]
     assert [trial["trial"] for trial in result["trials"]] == names
@@ -66,7 +66,7 @@ def test_every_rate_is_tried_from_every_seed_and_the_best_is_kept(tried):
     assert "--rates 0.0001,0.005 --restarts 2 --ensemble" in (run / "report.html").read_text()
 
 
-def test_a_trial_is_the_same_as_the_fine_tune_alone(tmp_path, tried, model):
+def test_a_trial_equals_a_single_run(tmp_path, tried, model):
     run, result, _ = tried
     sets = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", [
         {"text": line["texts"][0], "label": line["label"]} for line in
@@ -95,13 +95,13 @@ def test_an_ensemble_averages_logits(tried):
     assert result["ensemble"]["test"]["examples"] == 24
 
 
-def test_a_finished_search_has_nothing_left_to_do(tried, caplog):
+def test_a_finished_sweep_repeats_nothing(tried, caplog):
     run, result, _ = tried
     assert resume(run) == result
     assert caplog.messages == [f"{run} is finished; nothing to do."]
 
 
-def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
+def test_finished_trials_are_not_repeated(tmp_path, model, monkeypatch):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
     begun: list[str] = []
     work = finetune_run.run_to_end
@@ -122,7 +122,7 @@ def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
     assert len(result["trials"]) == 3 and "ensemble" not in result
 
 
-def test_a_rate_at_which_the_loss_runs_away_loses(tmp_path, model, monkeypatch):
+def test_a_diverging_learning_rate_loses(tmp_path, model, monkeypatch):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
     work = finetune_run.run_to_end
 
@@ -137,18 +137,18 @@ def test_a_rate_at_which_the_loss_runs_away_loses(tmp_path, model, monkeypatch):
     assert result["trials"][3] == {"trial": "rate-0.01-seed-1", "rate": 1e-2, "seed": 1, "diverged": True}
     assert result["chosen"]["rate"] == 1e-6
     gone = "all"
-    with pytest.raises(UserError, match="ran away in all 2 trials"):
+    with pytest.raises(UserError, match="diverged in all 2 trials"):
         finetune(TaskArguments("classify", sets), model, tmp_path / "none", epochs=1, trials=Sweep((), 2))
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("options, told", [
     (["--rates", "1e-5,fast"], "write numbers with commas"), (["--rates", "1e-5"], "training.learning_rate=1e-05"),
-    (["--rates", "1e-5,1e-5"], "several different rates"), (["--rates", "0,1e-5"], "greater than 0"),
+    (["--rates", "1e-5,1e-5"], "several different learning rates"), (["--rates", "0,1e-5"], "greater than 0"),
     (["--restarts", "0"], "must be 1 or more"), (["--ensemble"], "add --restarts"),
     (["--rates", "1e-5,2e-5", "training.learning_rate=1e-4"], "exclude each other"),
     (["--layers", "last4"], "add --features"), (["--class-weights", "1"], "there are 2 classes: bad, good")])
-def test_nonsense_is_refused_before_anything_is_made(tmp_path, model, options, told):
+def test_invalid_options_are_rejected_before_any_output(tmp_path, model, options, told):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=8)
     done = command("finetune", "classify", "--model", model, "--train", sets["train"], "--dev", sets["dev"], "--out",
                    tmp_path / "run", *options, "--json")

@@ -1,4 +1,4 @@
-"""Batches of examples: every one once an epoch, of any length, the same whenever the run is taken up again."""
+"""The fine-tuning loader: every example once per epoch, of any length, and the same order after resume."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_epoch_has_every_example_once():
         -(-count // 16) for count in np.unique([len(one.sequences) for one in items], return_counts=True)[1])
 
 
-def test_batches_are_not_chosen_by_length():
+def test_batches_are_not_bucketed_by_length():
     """Where the answer goes with the length, a batch of like rows would have one answer only."""
     items = items_of(3000)
     means = [np.mean([items[number].length for number in batch])
@@ -67,7 +67,7 @@ def test_batches_are_not_chosen_by_length():
     assert len(means) > 60 and np.std(means) < 1.3 * chance
 
 
-def test_orders_differ_by_epoch_and_seed_and_by_nothing_else():
+def test_the_order_depends_only_on_epoch_and_seed():
     items = items_of(200)
     lesson = TaskDataset(Reader(), items, [], 8)
 
@@ -89,7 +89,7 @@ def test_orders_differ_by_epoch_and_seed_and_by_nothing_else():
         assert taken(0, 2 * steps - stop, after) == first[stop:]
 
 
-def test_batches_of_several_tasks_come_mixed():
+def test_batches_of_several_tasks_are_mixed():
     lessons = [TaskDataset(Reader(), items_of(count, count), [], 4) for count in (40, 80)]
     source = FinetuneLoader(HERE, lessons, 0, 200)
     order = [source.get_batch(step, 0, 0.0).objectives[0] for step in range(source.steps_in_epoch())]
@@ -97,7 +97,7 @@ def test_batches_of_several_tasks_come_mixed():
     assert 8 <= len(places) <= 14 and max(places) - min(places) > len(order) / 2
 
 
-def test_reading_takes_everything_in_bounded_batches():
+def test_inference_covers_every_example_in_bounded_batches():
     items = items_of(500, 3)
     seen = []
     for numbers, given in inference_batches(None, Reader(), items):
@@ -149,7 +149,7 @@ def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["xlnet@tiny", "gpt2@tiny"])
-def test_rows_of_different_lengths_suit_networks_that_remember(tmp_path, name):
+def test_sequences_of_different_lengths_work_with_recurrent_memory(tmp_path, name):
     """A memory is for text that goes on; examples do not."""
     from stemma.tasks.runs.finetune import TaskArguments, finetune
 

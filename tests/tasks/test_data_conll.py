@@ -35,7 +35,7 @@ def test_conll_2003(write):
     assert detect_scheme(found) == "IOB1"
 
 
-def test_tabs_comments_and_documents_with_a_name(write):
+def test_tabs_comments_and_document_markers(write):
     path = write("-DOCSTART- (6794356)\n\n# text = a leaf\nvalve\tNOUN\tO\tB-X\nleak\tNOUN\tO\tI-X\n\n"
                  "# id\n#\tSYM\tO\tO\n")
     assert [example.words for example in read_examples("tag", path)] == [("valve", "leak"), ("#",)]
@@ -79,18 +79,18 @@ def test_lines_with_the_wrong_number_of_columns(write):
 @pytest.mark.parametrize(("scheme", "tags"), [
     ("plain", ["NN VB NN"]), ("plain", ["O O"]), ("IOB2", ["B-X I-X B-X O B-Y"]), ("IOB1", ["I-X I-X B-X O I-Y"]),
     ("IOB1", ["B-X I-Y"]), ("BIOES", ["B-X I-X E-X S-X O S-Y"]), ("BIOES", ["O S-Y"])])
-def test_schemes_are_recognised(scheme, tags):
+def test_schemes_are_detected(scheme, tags):
     assert detect_scheme(tagged(*tags)) == scheme
 
 
 @pytest.mark.parametrize("tags", ["B-X O S-X", "O I-X E-X S-X", "E-X S-X", "B-X E-Y", "S-X B-X", "B-X I-X S-X",
                                   "B-X X O", "B-X I O"])
-def test_sequences_that_no_scheme_allows(write, tags):
+def test_invalid_tag_sequences_are_rejected(write, tags):
     with pytest.raises(UserError, match=r"line 1, word \d"):
         read_examples("tag", write("".join(f"w {tag}\n" for tag in tags.split())))
 
 
-def test_beginnings_of_both_kinds_are_read_and_told(write, caplog):
+def test_mixed_entity_starts_are_accepted_with_a_warning(write, caplog):
     path = write("a O\nb B-X\nc I-X\nd O\ne I-X\n")
     (example,) = read_examples("tag", path)
     assert len(caplog.messages) == 1 and "word 2 (b)" in caplog.messages[0]
@@ -103,7 +103,7 @@ def test_beginnings_of_both_kinds_are_read_and_told(write, caplog):
     ("IOB1", "I-X I-X B-X I-Y O I-Y", "B-X I-X B-X B-Y O B-Y"), ("IOB2", "B-X I-X B-X O", "B-X I-X B-X O"),
     ("BIOES", "S-X I-X E-X I-X", "B-X B-X I-X B-X"),  # no sequence of the scheme, but a model may say it
     ("BIOES", "S-X S-X B-X I-X E-X S-Y", "B-X B-X B-X I-X I-X B-Y"), ("plain", "NN VB", "NN VB")])
-def test_one_scheme_for_all(scheme, tags, same):
+def test_every_scheme_converts_to_iob2(scheme, tags, same):
     assert to_iob2(tags.split(), scheme) == tuple(same.split())
 
 

@@ -24,7 +24,7 @@ def test_squad(said, right, expected):
     assert squad2(said, right) == pytest.approx(expected)
 
 
-def test_where_the_two_squads_differ():
+def test_squad_and_squad2_differ_on_empty_answers():
     assert squad("the", ["The!"]) == (1, 0)     # 1.1: no word is shared
     assert squad2("the", ["The!"]) == (1, 1)    # 2.0: no right answer has a word, so only silence is right, and is said
     assert squad2("house", ["the", "house"]) == (1, 1) and squad2("", ["the", "house"]) == (0, 0)
@@ -35,7 +35,7 @@ GOLD = [["red house"], ["the cat"], [], []]
 SAID = ["red", "cat", "", "dog"]
 
 
-def test_squad2_table():
+def test_squad2_summary():
     assert squad2_summary(GOLD, SAID) == pytest.approx({
         "exact_match": 50, "f1": 100 * (2 / 3 + 1 + 1 + 0) / 4, "total": 4,
         "HasAns_exact": 50, "HasAns_f1": 100 * (2 / 3 + 1) / 2, "HasAns_total": 2,
@@ -61,14 +61,14 @@ def test_best_threshold():
     assert found["best_f1"] == 50 and found["best_f1_thresh"] == 0
 
 
-def test_equally_sure_questions_are_taken_one_by_one():
+def test_ties_in_no_answer_probability_keep_their_order():
     """A quirk of the official script: the best may lie between two questions that no threshold can part."""
     gold, said = [["red"], []], ["red", "dog"]
     assert squad2_summary(gold, said, no_answer=[0.4, 0.4])["best_exact"] == 100
     assert squad2_summary(gold[::-1], said[::-1], no_answer=[0.4, 0.4])["best_exact"] == 50
 
 
-def test_threshold_silences():
+def test_above_the_threshold_no_answer_is_predicted():
     names, sure = ("exact_match", "f1"), [0.5, 0.1, 0.9, 0.2]
     assert compute_scores("qa", names, GOLD, SAID, no_answer=sure, threshold=0.1) == {"exact_match": 75, "f1": 75}
     assert compute_scores("qa", names, GOLD, SAID, no_answer=sure, threshold=1.0) == compute_scores("qa", names, GOLD,
@@ -107,14 +107,14 @@ def test_cjrc(said, right, expected):
     assert cjrc(said, right) == pytest.approx(expected)
 
 
-def test_the_way_to_compare_is_told_from_the_answers():
+def test_answer_matching_is_detected_from_the_answers():
     assert detect_answer_matching([["red"], ["blue"]]) == "squad" and detect_answer_matching([["red"], []]) == "squad2"
     assert detect_answer_matching([["北京大学 MBA"], []]) == "cmrc" and detect_answer_matching([[], []]) == "squad2"
     assert compute_scores("qa", ("f1",), [["北京的大学"]], ["北京大学"])["f1"] == pytest.approx(400 / 9)
     assert compute_scores("qa", ("f1",), [["张某", "李四"]], ["张某"], matching="cjrc")["f1"] == 50
 
 
-def test_what_cannot_be_scored():
+def test_unscorable_inputs_are_rejected():
     with pytest.raises(UserError, match='2 of 4 questions have no answer, which SQuAD 1.1 does not know; .*"squad2"'):
         compute_scores("qa", ("f1",), GOLD, SAID, matching="squad")
     with pytest.raises(UserError, match='no way "cmrc2018" to compare answers; .*Did you mean "cmrc"'):

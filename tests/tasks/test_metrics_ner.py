@@ -27,7 +27,7 @@ def test_by_hand():
     assert found["accuracy"] == pytest.approx(5 / 7)
 
 
-def test_table_of_types():
+def test_scores_per_entity_type():
     said = [["B-PER", "I-PER", "O", "B-PER"], ["O", "B-ORG", "O"]]
     nothing = {"precision": 0, "recall": 0, "f1": 0}
     assert entity_table(GOLD, said) == {
@@ -35,7 +35,7 @@ def test_table_of_types():
         "PER": {"precision": 0.5, "recall": 1, "f1": pytest.approx(2 / 3), "support": 1}}
 
 
-def test_the_scheme_is_told_from_the_data():
+def test_the_scheme_is_detected_from_the_tags():
     assert detect_scheme(GOLD) == "IOB2"
     assert detect_scheme([["I-PER", "I-PER", "B-PER", "O", "I-LOC"]]) == "IOB1"
     assert detect_scheme([["B-PER", "I-PER", "E-PER", "S-LOC"]]) == "BIOES"
@@ -46,7 +46,7 @@ def test_the_scheme_is_told_from_the_data():
     assert detect_scheme([["B-PER", "L-PER", "S-LOC"]]) == "conlleval"
 
 
-def test_a_scheme_that_a_few_sentences_do_not_show():
+def test_a_given_scheme_overrides_detection():
     gold, said = [["I-PER", "O", "I-LOC"]], [["I-PER", "O", "B-LOC"]]
     assert compute_scores("tag", ("f1",), gold, said)["f1"] == pytest.approx(2 / 3)  # looks like IOB1, where B has no
     #                                                                                  place here
@@ -56,7 +56,7 @@ def test_a_scheme_that_a_few_sentences_do_not_show():
         compute_scores("tag", ("f1",), gold, said, scheme="BIOSE")
 
 
-def test_right_tags_that_break_their_scheme_are_still_found():
+def test_gold_tags_that_violate_their_scheme_are_read_as_conlleval():
     mixed = [["B-PER", "I-PER", "O", "I-PER"]]  # as in BC5CDR
     for scheme in (None, "IOB1", "IOB2"):
         assert compute_scores("tag", ("f1", "recall"), mixed, mixed, scheme=scheme) == {"f1": 1, "recall": 1}
@@ -103,7 +103,7 @@ def test_equal_to_seqeval(letters, scheme):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_round_is_the_score_of_what_it_drew(name):
+def test_each_bootstrap_round_is_the_score_of_its_sample(name):
     rng = random.Random(2)
     gold, said = random_tags(rng, "BIES", 12), []
     said = [[tag if rng.random() < 0.7 else "O" for tag in tags] for tags in gold]
@@ -114,7 +114,7 @@ def test_each_round_is_the_score_of_what_it_drew(name):
                                    for rows in drawn])
 
 
-def test_what_cannot_be_scored():
+def test_unscorable_inputs_are_rejected():
     with pytest.raises(UserError) as caught:
         compute_scores("tag", ("f1",), [["O", "B-PER"], ["PER"]], [["O"], ["X-PER"]])
     assert [what for _, what in caught.value.problems] == ["sentence 1: 2 tags and 1 predictions", '"PER" is no tag',
@@ -125,7 +125,7 @@ def test_what_cannot_be_scored():
         compute_scores("tag", ("f1",), [["O", "O"]] * 11, [["O"]] * 11)
 
 
-def test_nothing_but_outside():
+def test_only_outside_tags_give_zero():
     assert compute_scores("tag", NAMES, [["O", "O"]], [["O", "O"]]) == {"f1": 0, "precision": 0, "recall": 0,
                                                                         "conll_f1": 0,
                                                                "accuracy": 1}

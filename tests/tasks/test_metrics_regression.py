@@ -1,4 +1,4 @@
-"""Correlations by scipy, and what a diverged or a silent model gets."""
+"""Correlations by scipy, and the scores of a diverged or constant model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_ties_share_their_rank():
     assert compute_scores("regress", ("spearman",), gold, said)["spearman"] == pytest.approx(ranks)
 
 
-def test_one_number_for_all_correlates_with_nothing():
+def test_a_constant_prediction_has_correlation_zero():
     assert compute_scores("regress", ("pearson", "spearman"), [1, 2, 3], [2, 2, 2]) == {"pearson": 0, "spearman": 0}
     assert compute_scores("regress", ("pearson",), [1], [2]) == {"pearson": 0}
 
 
-def test_what_is_no_number():
+def test_non_numbers_are_rejected():
     with pytest.raises(UserError, match="2 of the 3 predictions are infinite or not a number"):
         compute_scores("regress", ("pearson",), [1, 2, 3], [float("nan"), 1, float("inf")])
     with pytest.raises(UserError, match="the gold numbers must be numbers: .*high"):
@@ -41,7 +41,7 @@ def test_what_is_no_number():
 
 @pytest.mark.parametrize(("resample", "reference"),
                          [(bootstrap_pearson, stats.pearsonr), (bootstrap_spearman, stats.spearmanr)])
-def test_each_round_is_scipys_score_of_what_it_drew(resample, reference):
+def test_each_bootstrap_round_is_scipys_score_of_its_sample(resample, reference):
     rng = np.random.default_rng(3)
     case = NumberInputs(rng.integers(5, size=30) * 1.0, rng.normal(size=30))
     found = resample(case, np.random.default_rng(7), 20)

@@ -1,4 +1,4 @@
-"""Tables of one's own: columns by name, and everything that is wrong with a file told at once."""
+"""User tables: columns by name, and all problems of a file in one error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(tmp_path):
     return made
 
 
-def test_the_columns_of_each_kind(write):
+def test_default_columns_of_each_kind(write):
     assert read_examples("classify", write("label\ttext\n1\ta b\n"))[0].texts == ("a b",)
     assert read_examples("classify", write('{"text": "a", "label": 1}\n', "a.jsonl"))[0].label == "1"
     assert read_examples("classify", write('text,label\n"a, b",x\n', "a.csv"))[0].texts == ("a, b",)
@@ -99,7 +99,7 @@ def test_choices(write):
         read_examples("choice", write("context\toption0\toption1\tlabel\nc\tx\ty\t2\n"))
 
 
-def test_everything_wrong_is_told_at_once(write):
+def test_all_problems_are_reported_together(write):
     rows = "".join(f"{text}\t{label}\n" for text, label in [("a", "1"), ("  ", "1"), ("b", ""), ("c", "0"), ("", "0")])
     with pytest.raises(UserError, match="3 problems") as error:
         read_examples("classify", write("text\tlabel\n" + rows))
@@ -121,7 +121,7 @@ def test_numbers(write):
 @pytest.mark.parametrize(("content", "message"), [
     (b"", "is empty"), (b"text\tlabel\n", "no rows"), (b"text\tlabel\na\tb\tc\n", "does not have the 2 cells"),
     ("text\tlabel\nn\u00e9\t1\n".encode("latin-1"), "UTF-8|utf-8")])
-def test_files_that_are_none(write, content, message):
+def test_invalid_files_are_reported(write, content, message):
     with pytest.raises(UserError, match=message):
         read_examples("classify", write(content))
 
@@ -131,14 +131,14 @@ def test_other_encodings(write):
     assert read_examples("classify", path, encoding="gb18030")[0].texts == ("很好",)
 
 
-def test_labels_are_sorted_as_people_would(write):
+def test_labels_are_sorted_numerically_or_alphabetically(write):
     path = write("text\tlabel\n" + "".join(f"t{n}\t{label}\n" for n, label in enumerate(["10", "2", "2", "-1"])))
     assert labels_of(read_examples("classify", path)) == ["-1", "2", "10"]
     assert label_counts(read_examples("classify", path)) == {"2": 2, "-1": 1, "10": 1}
     assert labels_of([TextExample("", ("a",), label) for label in ("yes", "10", None)]) == ["10", "yes"]
 
 
-def test_labels_that_training_has_not_seen():
+def test_labels_missing_from_training_are_rejected():
     labels = ["yes", "No", None, "no", "maybe"]
     dev = [TextExample(f"dev.tsv, line {line}", ("a",), label) for line, label in enumerate(labels, 2)]
     check_labels(["yes", "No", "no", "maybe"], dev, "dev.tsv")
@@ -149,13 +149,13 @@ def test_labels_that_training_has_not_seen():
         check_labelled(dev, "dev.tsv")
 
 
-def test_unlabelled_files_say_so(write, caplog):
+def test_unlabelled_files_are_reported(write, caplog):
     for content in ("text\na\n", "text\tlabel\na\t\n"):
         assert read_examples("classify", write(content))[0].label is None
     assert len(caplog.messages) == 2 and all("has no label" in text for text in caplog.messages)
 
 
-def test_overlap():
+def test_overlap_of_dev_with_train():
     train = [TextExample("", (text,), "1") for text in "abc"]
     dev = [TextExample("", (text,), "0") for text in "abxy"]
     assert duplicate_share(train, dev) == 0.5 and duplicate_share(train, train) == 1.0 and duplicate_share(train,
