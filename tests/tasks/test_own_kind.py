@@ -114,9 +114,9 @@ from stemma.extend import ClassificationTask, TextExample, register
 
 @register("task", "triple")
 class Triple(ClassificationTask):
-    idea = "One of several classes for three texts."
-    texts = 3
-    plain_text = False
+    description = "One of several classes for three texts."
+    max_texts = 3
+    accepts_lines = False
 
     def read(self, path, columns, reading):
         table = reading.table(path)
