@@ -18,6 +18,8 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 WORKERS     ?= 2
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, and each would compile the package again
+
 .PHONY: setup quickstart test test-fast test-slow test-portable golden dist test-dist lint bench docs clean
 .DEFAULT_GOAL := test
 

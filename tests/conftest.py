@@ -132,7 +132,7 @@ def pytest_runtest_setup() -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(SEED)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(SEED)
+        torch.default_generator.manual_seed(SEED)  # torch.manual_seed also stores a traceback, for a GPU of later
 
 
 def pytest_runtest_teardown() -> None:

@@ -25,6 +25,7 @@ ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
 SLOW = ("family/seq2seq", "family/encoders", "family/recurrence", "family/modern", "family/prefix",
         "family/permuted")  # up to a minute each; what they show has tests of its own
+SLOW_COMMANDS = ("stemma ablate",)  # the lab has tests of its own
 
 
 def name_of(page: Path) -> str:
@@ -55,7 +56,8 @@ def parts(page: Path) -> list[list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(("page", "part"), [
-    pytest.param(page, part, id=f"{name_of(page)}-{number}", marks=[pytest.mark.slow] * (name_of(page) in SLOW))
+    pytest.param(page, part, id=f"{name_of(page)}-{number}", marks=[pytest.mark.slow] * (
+        name_of(page) in SLOW or any(line.startswith(SLOW_COMMANDS) for _, line in part)))
     for page in PAGES for number, part in enumerate(parts(page), 1)])
 def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())

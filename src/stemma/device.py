@@ -91,3 +91,14 @@ def choose_device(name: str | None = None) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("there is no Apple GPU here for --device mps; choose cpu, or auto for the best that there is.")
     return device
+
+
+def seed_generators(seed: int) -> None:
+    """`torch.manual_seed`, but faster on a machine without an accelerator: there it formats a traceback each time, for
+    a CUDA that may be initialized later, and a trainer calls it at every step."""
+    import torch
+
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)

@@ -6,6 +6,7 @@ Looks in the package first, then in the user's folder. Reads a file with its anc
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,8 +49,8 @@ def recipe_path(name: str) -> Path:
     if name in user_files:
         check_name_is_free(user_files[name])
         return user_files[name]
-    names = [file.stem for file in RECIPES.glob("*.toml")]
-    if name not in names:
+    if not name or Path(name).name != name or not (RECIPES / f"{name}.toml").is_file():
+        names = [file.stem for file in RECIPES.glob("*.toml")]
         raise UserError(f'no recipe "{name}".{did_you_mean(name, [*names, *user_files])} `stemma tree` lists all of '
                         "them.")
     return RECIPES / f"{name}.toml"
@@ -59,11 +60,24 @@ def read_file(path: Path, stored: bool | None = None) -> LoadedRecipeFile:
     """Read one file. With `stored` None its plug-ins are neither loaded nor required."""
     try:
         text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
+        if path.parent == RECIPES:
+            return _parse_package_file(path, text)
+        return _parse(path, text, stored)
     except OSError as error:
         raise UserError(f"cannot read the recipe {path}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_package_file(path: Path, text: str) -> LoadedRecipeFile:
+    """A recipe of the package, parsed once: loading a model asks for its recipe and parents several times. They list
+    no plug-ins."""
+    return _parse(path, text, None)
+
+
+def _parse(path: Path, text: str, stored: bool | None) -> LoadedRecipeFile:
+    content = tomllib.loads(text)
     # An unknown table is a section, possibly misspelt: it is validated with the other sections.
     header = {key: value for key, value in content.items()
               if key in RecipeFile.model_fields or not (key in SECTIONS or isinstance(value, dict))}

@@ -6,6 +6,7 @@ value. A child recipe, a size and command-line changes are all layers, merged on
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -129,8 +130,21 @@ def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, object] = (),
         size = size or stated or None
     chain = read_chain(Path(text) if text.endswith(".toml") else recipe_path(text), stored)
     file = chain[-1]
-    loaded = _load_stored(file, size) if file.top.origin is not None else _with_size(_resolve_chain(chain), chain, size)
+    if file.top.origin is not None:
+        loaded = _load_stored(file, size)
+    elif file.path.parent == recipe_files.RECIPES:
+        key = tuple((file.path, file.text) for file in chain), size
+        if key not in _package_recipes:
+            _package_recipes[key] = _with_size(_resolve_chain(chain), chain, size)
+        cached = _package_recipes[key]
+        loaded = replace(cached, values=copy.deepcopy(cached.values), origin=dict(cached.origin))
+    else:
+        loaded = _with_size(_resolve_chain(chain), chain, size)
     return loaded.with_overrides(changes)
+
+
+# Resolved recipes of the package, by the texts of their files and the size: resolving one takes several milliseconds.
+_package_recipes: dict[tuple[tuple[tuple[Path, str], ...], str | None], Recipe] = {}
 
 
 def recipe_names() -> list[str]:

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from stemma import registry
 from stemma.atomic_files import atomic_folder, check_output_path, sha256
+from stemma.corpus import text_batches
 from stemma.corpus.corpus import FORMAT, MANIFEST, VERSION
 from stemma.corpus.process_pool import WorkerDiedError, parallel_map
 from stemma.corpus.shard_writer import ShardWriter, TokenizedBlock
@@ -213,9 +214,12 @@ def _count_pair_set(groups: list[dict[str, Any]], block: TokenizedBlock) -> None
 def _tokenized_blocks(batches: Iterator[TextBatch], options: TokenizeOptions,
                       workers: int) -> Generator[TokenizedBlock]:
     """The tokenised batches, in order."""
-    first = list(islice(batches, 2))
+    first: list[TextBatch] = []  # enough to see whether there is more text than one batch holds
+    while (small := len(first) < 2 or sum(batch.characters for batch in first) <= text_batches.BATCH_CHARACTERS) \
+            and (batch := next(batches, None)) is not None:
+        first.append(batch)
     batches = chain(first, batches)
-    if workers == 1 or len(first) < 2:  # starting a process takes longer than a single batch
+    if workers == 1 or small:  # starting processes takes longer than tokenising one batch
         worker = TokenizeWorker(options)
         for batch in batches:
             yield worker(batch)

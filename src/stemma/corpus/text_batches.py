@@ -55,6 +55,10 @@ class TextBatch:
     held_out: bool = False  # held out by a split that precedes the tokenizer's training
 
     @property
+    def characters(self) -> int:
+        return sum(len(text) for text, _, _ in self.passages)
+
+    @property
     def is_multipart(self) -> bool:
         return self.annotation is not None or self.pair_set is not None
 

@@ -14,10 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stemma import registry
 from stemma.checksummed_files import record_finished_file
+from stemma.device import seed_generators
 from stemma.errors import Interrupted, UserError
 from stemma.network.cache import Memory
 from stemma.network.network import Network
@@ -130,7 +129,7 @@ class Trainer:
         state, start, progress_fraction = self.state, time.perf_counter(), self._progress()
         prepared = self.loader.get_batch(state.step, self.loader.sequence_length_at(progress_fraction),
                                          progress_fraction)
-        torch.manual_seed((self.seed * 1_000_003 + state.step) % 2**63)
+        seed_generators((self.seed * 1_000_003 + state.step) % 2**63)
         try:
             result = self.method.train_step(prepared, state, progress_fraction)
         except StepFailed as error:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stemma.device import seed_generators
 from stemma.network.cache import State
 from stemma.network.network import Network
 from stemma.objectives import Batch
@@ -35,7 +36,7 @@ class Validator:
         values: dict[str, list[float]] = {}
         scored: dict[str, list[Batch]] = {}
         self.network.eval()
-        torch.manual_seed(self.seed)  # a generator samples (ELECTRA): the same tokens in every validation
+        seed_generators(self.seed)  # a generator samples (ELECTRA): the same tokens in every validation
         state: State | None = None
         with progress_stage("validating", len(batches := self.batches(length)), "batches") as work:
             for group, batch in batches:
