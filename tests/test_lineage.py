@@ -121,6 +121,11 @@ def test_a_missing_parent_names_the_line_and_the_nearest(tmp_path):
     assert message(path) == f'{path}, line 2: no recipe "brt". Did you mean "bert"? `stemma tree` lists all of them.'
 
 
+def test_a_parent_with_a_size_is_told_to_leave_it_out(tmp_path):
+    path = child(tmp_path, 'title = "Mine"\nparent = "bert@tiny"\n')
+    assert message(path) == f'{path}, line 2: a parent has no size; write "bert".'
+
+
 def test_a_cycle_is_refused(tmp_path):
     child(tmp_path, 'parent = "b.toml"\n', "a.toml")
     assert "own ancestor" in message(child(tmp_path, 'parent = "a.toml"\n', "b.toml"))

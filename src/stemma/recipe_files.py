@@ -124,6 +124,8 @@ def read_chain(path: Path, stored: bool = False) -> list[LoadedRecipeFile]:
             path = path.parent / parent
             if not path.is_file():
                 raise UserError(f"{where}: no recipe file {path} to be the parent.")
+        elif "@" in parent:
+            raise UserError(f'{where}: a parent has no size; write "{parent.partition("@")[0]}".')
         else:
             try:
                 path = recipe_path(parent)

@@ -156,6 +156,19 @@ def test_digests_change_with_the_inputs_and_only_downstream(folder):
     assert changed() == ["finetune"]
 
 
+def test_a_digest_depends_on_the_values_of_a_recipe_and_not_on_its_summary(folder):
+    def digests(text):
+        (folder / "own.toml").write_text(text)
+        stages = four_stages()
+        stages["general"]["recipe"] = f"{folder / 'own.toml'}@tiny"
+        return StageDigests(read_pipeline_plan(write_plan(folder, stages))).output_digest
+
+    text = 'parent = "bert"\nsummary = "{}"\n[network]\ndropout = {}\n'
+    first = digests(text.format("one", 0.2))
+    assert digests(text.format("another", 0.2)) == first
+    assert digests(text.format("one", 0.3))["general"] != first["general"]
+
+
 def test_interpolation_changes_the_output_digest_but_not_the_run_digest(folder):
     stages = four_stages()
     plain = StageDigests(read_pipeline_plan(write_plan(folder, stages)))

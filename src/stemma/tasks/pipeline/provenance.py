@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stemma import plugins
 from stemma.atomic_files import sha256
 from stemma.corpus.corpus import Corpus
-from stemma.recipe_loading import recipe
+from stemma.recipe_loading import Recipe, recipe
+from stemma.schema.base import parts_in_settings
+from stemma.schema.overrides import flatten
 from stemma.tasks.datasets import plugin_code
 from stemma.tasks.pipeline.plan import PipelinePlan, PipelineStage
 from stemma.text.readers import list_files
@@ -47,6 +50,13 @@ def model_checksums(where: str) -> Checksums:
     return {str(file): sha256(file) for file in sorted(resolve_model_folder(where).iterdir()) if file.is_file()}
 
 
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
+    """What training reads of a recipe: its values, not its title and summary, and the code of its plug-ins."""
+    omitted = set(recipe.settings.later_defaults())
+    return {**{key: value for key, value in flatten(recipe.values).items() if key not in omitted},
+            "plugins": plugins.plugins_of(parts_in_settings(recipe.settings))}
+
+
 class StageDigests:
     """Digests of the stages of a plan: of each training run, and of its output model (which may be interpolated). Files
     are read once."""
@@ -69,9 +79,9 @@ class StageDigests:
         entry = stage.entry
         settings = entry.model_dump(exclude={"after", "interpolate", "seed", "corpus", "model", "train", "dev", "test",
                                            "texts_of", "recipe"})
-        recipe_toml = recipe(entry.recipe, stored=True).to_toml() if entry.recipe else None
         replayed = sorted(self.general.values()) if entry.replay is not None else None
-        return digest(before, settings, recipe_toml, replayed, self._data_checksums(stage),
+        values = recipe_values(recipe(entry.recipe, stored=True)) if entry.recipe else None
+        return digest(before, settings, values, replayed, self._data_checksums(stage),
                       stage.seed if seed is None else seed)
 
     def lineage(self) -> list[dict[str, Any]]:
