@@ -8,7 +8,7 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labelled
-from stemma.tasks.data.examples import Answer, duplicate_share, label_counts
+from stemma.tasks.data.examples import Answer, duplicate_fraction, label_counts
 from stemma.tasks.datasets import read_examples
 
 CONTEXT = "The old clerk reads the letter by the window."
@@ -46,7 +46,7 @@ def test_squad_of_both_versions(write):
     check_labelled(found[:2], "a.json")
     with pytest.raises(UserError, match='"q3"'):
         check_labelled(found, "a.json")
-    assert duplicate_share(found[:1], found) == 1.0  # one context, one question
+    assert duplicate_fraction(found[:1], found) == 1.0  # one context, one question
 
 
 def test_an_answer_with_a_wrong_start_moves_to_its_only_occurrence(write, caplog):

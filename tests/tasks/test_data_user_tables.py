@@ -8,7 +8,7 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labelled, check_labels
-from stemma.tasks.data.examples import TextExample, duplicate_share, label_counts, labels_of
+from stemma.tasks.data.examples import TextExample, duplicate_fraction, label_counts, labels_of
 from stemma.tasks.datasets import read_examples
 
 
@@ -158,5 +158,6 @@ def test_unlabelled_files_are_reported(write, caplog):
 def test_overlap_of_dev_with_train():
     train = [TextExample("", (text,), "1") for text in "abc"]
     dev = [TextExample("", (text,), "0") for text in "abxy"]
-    assert duplicate_share(train, dev) == 0.5 and duplicate_share(train, train) == 1.0 and duplicate_share(train,
-                                                                                                           []) == 0.0
+    assert duplicate_fraction(train, dev) == 0.5
+    assert duplicate_fraction(train, train) == 1.0
+    assert duplicate_fraction(train, []) == 0.0
