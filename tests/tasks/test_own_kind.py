@@ -6,7 +6,7 @@ import json
 import tomllib
 from pathlib import Path
 
-import own_parts
+import plugin_files
 import pytest
 import toy_tasks
 from commands import reached
@@ -26,7 +26,7 @@ def made(tmp_path_factory) -> Path:
     """A folder with the plug-in, its examples, a fine-tuned model, and the same fine-tune killed with -9."""
     folder = tmp_path_factory.mktemp("kind")
     toy_tasks.save_model(folder / "model")
-    own_parts.write_spans(folder)
+    plugin_files.write_spans(folder)
     command = ["finetune", "spans", "--model", "model", "--train", "spans-train.jsonl", "--dev", "spans-dev.jsonl",
                "--steps", 60, "--json", *PLUGIN, *FAST]
     whole = stemma(*command, "--out", "whole", folder=folder)
