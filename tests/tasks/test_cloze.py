@@ -117,7 +117,7 @@ def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
     assert result["accuracy"] == 0 and result["unknown"] == 2 and "they count as wrong" in caplog.messages[0]
 
 
-@pytest.mark.parametrize(("name", "content", "expected", "line"), [
+@pytest.mark.parametrize(("name", "content", "said", "line"), [
     ("a.txt", "word\nfine here\n", "cannot be asked, as lambada", "line 1"),
     ("a.txt", CBT, "cannot be asked, as cbt", "line 24"),
     ("a.txt", "1 A .\n2 XXXXX .\tclerk\t\triver|leaf\n", "cannot be asked", "line 2"),
@@ -125,11 +125,11 @@ def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
     ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be asked", "line 2"),
     ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be asked", "line 1"),
 ])
-def test_unusable_lines_are_reported(tmp_path, name, content, expected, line):
+def test_unusable_lines_are_reported(tmp_path, name, content, said, line):
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=expected) as caught:
+    with pytest.raises(UserError, match=said) as told:
         read_cloze_items(tmp_path / name)
-    assert caught.value.problems[0][0] == line
+    assert told.value.problems[0][0] == line
 
 
 def test_invalid_files_are_reported(tmp_path):
