@@ -155,7 +155,7 @@ def test_the_tasks_of_another_model_are_told(tmp_path):
     stemma.save(finetuned((DEFAULT_TASK, "tag", 3)), tmp_path / "m")
     stemma.save(finetuned(("a", "tag", 3), ("b", "qa", 1)), tmp_path / "other")
     spoilt(tmp_path / "m", lambda text: (tmp_path / "other/tasks.json").read_text())
-    with pytest.raises(CorruptFileError, match="tells of tasks that no model of the family bert answers"):
+    with pytest.raises(CorruptFileError, match="has tasks that no model of the family bert answers"):
         stemma.load(tmp_path / "m")
 
 
@@ -229,7 +229,7 @@ def test_an_answer_of_another_kind_is_left_aside_and_told(tmp_path, kind, family
     model = stemma.load(tmp_path)
     ((name, value),) = change.items()
     assert f"answers as a {kind} with {name} = {value}" in model.load_warnings[0]
-    assert "left aside" in model.load_warnings[1]
+    assert "not used by this network" in model.load_warnings[1]
     assert model.task_configs == {} and DEFAULT_TASK not in model.network.heads
 
 

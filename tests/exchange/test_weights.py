@@ -114,7 +114,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, tensors):
 
 def test_something_else_than_a_table_is_told(tmp_path):
     torch.save([torch.zeros(2)], tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="holds a list and not a table of tensors"):
+    with pytest.raises(UserError, match="holds a list and not a dict of tensors"):
         read_weights(tmp_path)
 
 
