@@ -266,8 +266,8 @@ def test_a_pooler_that_nothing_reads_is_left_aside(tmp_path):
                "bert.pooler.dense.bias": torch.ones(width)}, tmp_path / "model.safetensors", {"format": "pt"})
     model = stemma.load(tmp_path)
     assert set(model.network.heads) == {DEFAULT_TASK} and "bert.pooler.dense.bias" in model.load_warnings[0]
-    stemma.save(model, tmp_path / "ours")
-    assert config_of(tmp_path / "ours")["architectures"] == ["BertForTokenClassification"]
+    stemma.save(model, tmp_path / "stemma")
+    assert config_of(tmp_path / "stemma")["architectures"] == ["BertForTokenClassification"]
 
 
 def test_a_body_goes_on_to_another_task(tmp_path):

@@ -20,13 +20,13 @@ from stemma.errors import CorruptFileError, UserError
 def theirs(tmp_path):
     """A small BertForPreTraining folder as transformers writes it, and the model itself."""
     made = random_reference("bert", 1, "BertForPreTraining")
-    made.save_pretrained(tmp_path / "theirs")
+    made.save_pretrained(tmp_path / "hf")
     return made
 
 
 @pytest.fixture
 def folder(tmp_path, theirs):
-    return tmp_path / "theirs"
+    return tmp_path / "hf"
 
 
 def configure(folder: Path, **changes) -> None:
@@ -114,8 +114,8 @@ def test_a_masked_lm_that_kept_its_pooler_stays_a_masked_lm(folder, tmp_path):
     rewrite(folder, lambda tensors: {name: tensor for name, tensor in tensors.items() if "seq_rel" not in name})
     model = stemma.load(folder)
     assert set(model.network.heads) == {"pooler", "vocabulary"}
-    stemma.save(model, tmp_path / "ours")
-    assert json.loads((tmp_path / "ours/config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    stemma.save(model, tmp_path / "stemma")
+    assert json.loads((tmp_path / "stemma/config.json").read_text())["architectures"] == ["BertForMaskedLM"]
 
 
 @pytest.mark.parametrize("name", ["bert.encoder.layer.0.attention.self.key.bias", "bert.pooler.dense.bias",
@@ -259,21 +259,21 @@ def test_a_folder_without_weights_is_told(folder):
 
 
 def test_a_damaged_copy_of_ours_is_told(tmp_path, folder):
-    stemma.save(stemma.load(folder), tmp_path / "ours")
-    file = tmp_path / "ours/model.safetensors"
+    stemma.save(stemma.load(folder), tmp_path / "stemma")
+    file = tmp_path / "stemma/model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(CorruptFileError, match="model.safetensors is damaged"):
-        stemma.load(tmp_path / "ours")
+        stemma.load(tmp_path / "stemma")
 
 
 def test_ours_loads_without_the_recipe_and_the_checksums(tmp_path, folder, theirs):
     """As another tool would copy it."""
-    stemma.save(stemma.load(folder), tmp_path / "ours")
+    stemma.save(stemma.load(folder), tmp_path / "stemma")
     for name in ("recipe.toml", "checksums.json"):
-        (tmp_path / "ours" / name).unlink()
-    assert_same_outputs(stemma.load(tmp_path / "ours"), theirs)
+        (tmp_path / "stemma" / name).unlink()
+    assert_same_outputs(stemma.load(tmp_path / "stemma"), theirs)
 
 
 # --- the tokenizer beside it ------------------------------------------------------------------------------------------

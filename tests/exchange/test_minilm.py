@@ -76,8 +76,8 @@ def test_embed_gives_the_mean_that_transformers_gives(folder, sentences, tmp_pat
 
 def test_saved_by_us_it_is_the_same_model(folder, sentences, tmp_path, capsys):
     model = stemma.load(folder)
-    stemma.save(model, tmp_path / "ours")
-    assert (tmp_path / "ours/model.safetensors").stat().st_size < 91_000_000
+    stemma.save(model, tmp_path / "stemma")
+    assert (tmp_path / "stemma/model.safetensors").stat().st_size < 91_000_000
     first = embed(folder, sentences[::3], tmp_path, capsys)
-    again = embed(str(tmp_path / "ours"), sentences[::3], tmp_path, capsys, "--overwrite")
+    again = embed(str(tmp_path / "stemma"), sentences[::3], tmp_path, capsys, "--overwrite")
     assert np.array_equal(first, again)

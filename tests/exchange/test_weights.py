@@ -131,14 +131,14 @@ def test_a_truncated_file_is_told(tmp_path, tensors, name, kept):
 def test_a_whole_model_from_the_old_layouts(tmp_path):
     """The formats meet the loader: the same numbers from each."""
     torch.manual_seed(1)
-    stemma.save(stemma.build("bert@tiny", 50, ["network.width=24", "network.layers=1"]), tmp_path / "ours")
+    stemma.save(stemma.build("bert@tiny", 50, ["network.width=24", "network.layers=1"]), tmp_path / "stemma")
     ids = torch.tensor([[4, 8, 15, 16, 23, 42]])
-    expected = stemma.load(tmp_path / "ours").logits(ids)
-    weights = load_file(tmp_path / "ours/model.safetensors")
+    expected = stemma.load(tmp_path / "stemma").logits(ids)
+    weights = load_file(tmp_path / "stemma/model.safetensors")
     for number, kind in enumerate(("single", "bin", "safetensors")):
         folder = tmp_path / f"old-{number}"
         folder.mkdir()
-        (folder / "config.json").write_bytes((tmp_path / "ours/config.json").read_bytes())
+        (folder / "config.json").write_bytes((tmp_path / "stemma/config.json").read_bytes())
         if kind == "single":
             torch.save(weights, folder / "pytorch_model.bin")
         else:

@@ -179,11 +179,11 @@ def test_our_model_loads_in_transformers(made, tmp_path, name, python):
     """theirs -> ours -> theirs: the same tensors, and the same answers of the old library."""
     model = stemma.load(made / f"{name}-zeros/model")
     perturb(model.network, 5)
-    stemma.save(model, tmp_path / "ours")
+    stemma.save(model, tmp_path / "stemma")
     generator = torch.Generator().manual_seed(2)
     segments = [torch.randint(model.network.vocab_size, (2, length), generator=generator) for length in (3, 6, 2)]
     save_file({str(number): ids for number, ids in enumerate(segments)}, tmp_path / "ids.safetensors")
-    told = old_transformers.read(python, tmp_path / "ours", tmp_path / "ids.safetensors", tmp_path / "answers")
+    told = old_transformers.read(python, tmp_path / "stemma", tmp_path / "ids.safetensors", tmp_path / "answers")
     assert told["missing_keys"] in ([], ["transformer.pos_emb.inv_freq"])  # which it computes, and need not be stored
     assert told["unexpected_keys"] == told["mismatched_keys"] == told["error_msgs"] == []
     assert told["parameters"] == model.parameter_count()
