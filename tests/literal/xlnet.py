@@ -56,7 +56,7 @@ def attention(asking: Tensor, places: list[int], strict: bool, content: Tensor, 
     for row, i in zip(asking, places, strict=True):
         seen = [j for j in range(past + len(content)) if j < past or sees(i, j - past)]
         if not seen:
-            raise ValueError(f"the query at place {i} sees nothing")
+            raise ValueError(f"the query at position {i} attends to nothing")
         parts = []
         for head in range(heads):
             rows = slice(head * size, (head + 1) * size)
