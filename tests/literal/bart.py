@@ -20,11 +20,11 @@ def infilled(text: Sequence[int], span: Sequence[int], inserted: Sequence[int], 
     return result + [mask] * inserted[len(text)]
 
 
-def is_part(part: Sequence[int], whole: Sequence[int]) -> bool:
-    """Whether `part` is `whole` with some tokens left out."""
-    remaining = iter(whole)
-    return all(token in remaining for token in part)
+def is_part(subsequence: Sequence[int], tokens: Sequence[int]) -> bool:
+    """Whether `subsequence` is `tokens` with some left out."""
+    remaining = iter(tokens)
+    return all(token in remaining for token in subsequence)
 
 
-def is_rotation(turned: Sequence[int], whole: Sequence[int]) -> bool:
-    return any(list(turned) == [*whole[start:], *whole[:start]] for start in range(len(whole)))
+def is_rotation(rotated: Sequence[int], tokens: Sequence[int]) -> bool:
+    return any(list(rotated) == [*tokens[start:], *tokens[:start]] for start in range(len(tokens)))

@@ -80,7 +80,7 @@ def encoder(x: np.ndarray, weights: Weights, settings: Any, attends: AttentionRu
 
 
 def sinusoid(position: int, width: int) -> list[float]:
-    """PE(place, 2i) = sin(place / 10000^(2i/width)), PE(place, 2i+1) = cos of the same."""
+    """PE(position, 2i) = sin(position / 10000^(2i/width)), PE(position, 2i+1) = cos of the same."""
     return [(math.cos if column % 2 else math.sin)(position / 10_000 ** ((column - column % 2) / width))
             for column in range(width)]
 

@@ -29,8 +29,8 @@ Memory = list[Tensor]  # for each layer its inputs at earlier positions, oldest 
 Dropout = Callable[[str, Tensor], Tensor]  # (name of the site, tensor) -> tensor after dropout
 
 
-def no_memory(layers: int, width: int, places: int = 0, dtype: torch.dtype = torch.float64) -> Memory:
-    return [torch.zeros(places, width, dtype=dtype) for _ in range(layers)]
+def no_memory(layers: int, width: int, length: int = 0, dtype: torch.dtype = torch.float64) -> Memory:
+    return [torch.zeros(length, width, dtype=dtype) for _ in range(layers)]
 
 
 def no_dropout(site: str, x: Tensor) -> Tensor:

@@ -37,23 +37,23 @@ def begins_word(piece: str) -> bool:
     return piece.startswith((MARK, "<")) or piece in PUNCTUATION
 
 
-def spans(starts: list[bool], wanted: int | None, rng: np.random.Generator, backward: bool = False, longest: int = 5,
+def spans(starts: list[bool], requested: int | None, rng: np.random.Generator, backward: bool = False, longest: int = 5,
           alpha: int = 6, beta: int = 1, whole_words: bool = False) -> list[bool]:
-    """Which tokens of one half are masked; `starts`: where a word begins; `wanted`: the requested number of tokens.
+    """Which tokens of one half are masked; `starts`: where a word begins; `requested`: the number of tokens.
 
     Draws from `rng`, in this order: for each span its length, `choice(longest, p)` + 1, and its left context,
     `integers(window)`; then `integers(len(starts))` for each missing token.
     """
     if backward:
-        return spans(starts[::-1], wanted, rng, False, longest, alpha, beta, whole_words)[::-1]
+        return spans(starts[::-1], requested, rng, False, longest, alpha, beta, whole_words)[::-1]
     masked = [False] * len(starts)
     probabilities = [1 / n for n in range(1, longest + 1)]
     probabilities = [probability / sum(probabilities) for probability in probabilities]
     position = 0
-    while position < len(starts) and (wanted is None or sum(masked) < wanted):
+    while position < len(starts) and (requested is None or sum(masked) < requested):
         n = int(rng.choice(longest, p=probabilities)) + 1
-        if wanted is not None:
-            n = min(n, wanted - sum(masked))
+        if requested is not None:
+            n = min(n, requested - sum(masked))
         window = n * alpha // beta
         left = int(rng.integers(window))
         begin = position + left
@@ -73,21 +73,21 @@ def spans(starts: list[bool], wanted: int | None, rng: np.random.Generator, back
         for index in range(begin, end):
             masked[index] = True
         position = end + window - left
-    while wanted is not None and sum(masked) < wanted:
+    while requested is not None and sum(masked) < requested:
         masked[int(rng.integers(len(starts)))] = True
     return masked
 
 
-def half_order(chosen: list[bool], functional: list[bool], rng: np.random.Generator,
+def half_order(masked: list[bool], functional: list[bool], rng: np.random.Generator,
                perm_size: int | None = None) -> tuple[list[int], list[bool]]:
     """The rank of each position of one half, and whether it is a target. Draws `permutation(perm_size)`."""
-    size = perm_size or len(chosen)
+    size = perm_size or len(masked)
     permutation = rng.permutation(size)
     order, targets = [], []
-    for position in range(len(chosen)):
+    for position in range(len(masked)):
         rank = position // size * size + int(permutation[position % size])
-        order.append(rank if chosen[position] or functional[position] else -1)
-        targets.append(chosen[position] and not functional[position])
+        order.append(rank if masked[position] or functional[position] else -1)
+        targets.append(masked[position] and not functional[position])
     return order, targets
 
 
