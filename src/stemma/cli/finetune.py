@@ -77,7 +77,7 @@ class ExampleFiles:
     train: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Training examples.")]
     dev: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Validation examples.")]
     test: Annotated[str | None, typer.Option(metavar="FILE", help="Test examples, scored once at the end.")] = None
-    columns: Annotated[str | None, typer.Option(metavar="OURS=FILE'S,...", help="Columns of a table with other names: "
+    columns: Annotated[str | None, typer.Option(metavar="FIELD=COLUMN,...", help="Columns of a table with other names: "
                                                 "text=review,label=stars; or column numbers, if there is no header: "
                                                 "text=1,label=2.")] = None
     metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated. The first one decides.")] = None
@@ -168,9 +168,9 @@ def parse_columns(columns: str | None) -> dict[str, str] | None:
     if columns is None:
         return None
     pairs = [pair.partition("=") for pair in columns.split(",")]
-    if any(not ours.strip() or not theirs.strip() for ours, _, theirs in pairs):
-        raise UserError(f'--columns is "{columns}"; write ours=theirs, such as text=review,label=stars.')
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    if any(not field.strip() or not column.strip() for field, _, column in pairs):
+        raise UserError(f'--columns is "{columns}"; write field=column, such as text=review,label=stars.')
+    return {field.strip(): column.strip() for field, _, column in pairs}
 
 
 _Pairs = list[str] | None

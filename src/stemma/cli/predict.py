@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from stemma.task_config import TaskConfig
 
 TaskOption = Annotated[str | None, typer.Option(metavar="NAME", help="The task, if the model has several.")]
-ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="OURS=FILE'S,...",
+ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="FIELD=COLUMN,...",
                                                    help="Columns with other names: text=review; or column numbers, "
                                                         "if there is no header: text=1.")]
-MAX_LISTED = 5  # worst errors that are printed
+MAX_LISTED = 5  # errors that are printed
 
 
 def register(app: typer.Typer) -> None:
@@ -106,12 +106,12 @@ def evaluate(
                                              help="Folder for report.html, result.json and predictions.jsonl.")] = None,
     overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
-    """Evaluate a fine-tuned model on a file: metrics with 95% intervals, confusions and worst errors, also in
-    report.html. The default folder is overwritten each time.
+    """Evaluate a fine-tuned model on a file: metrics with 95% intervals, the confusion matrix and the most confident
+    errors, also in report.html. The default folder is overwritten each time.
 
     Example: stemma evaluate tuned --data test.tsv
 
-    Example: stemma evaluate tuned --data MRPC/dev.tsv --format mrpc --out judged
+    Example: stemma evaluate tuned --data MRPC/dev.tsv --format mrpc --out evaluation
     """
     import json as json_module
 
@@ -168,7 +168,7 @@ def _show(result: dict[str, Any]) -> None:
         [name, format_metric(kind, name, result["metrics"]["test"][name]),
          f"{format_metric(kind, name, low)} to {format_metric(kind, name, high)}"]
         for name, (low, high) in result["intervals"].items())])))
-    print(f"{pluralize(result['examples'], 'example')}, {result['examples_per_second']:,.0f} examples/s")
+    print(f"{pluralize(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
     for table in head_task(kind).report_tables(result):
         if table.fits_terminal:
             rows = [[f"{cell:.{table.digits}f}" if isinstance(cell, float) else str(cell) for cell in row]

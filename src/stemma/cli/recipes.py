@@ -123,8 +123,8 @@ def diff(a: Annotated[str, typer.Argument(metavar="A", autocompletion=recipe_nam
 
 
 def wrap_rows(rows: list[tuple[str, str, str]], width: int) -> list[list[str]]:
-    """The lines of each row, none wider than the terminal. If the values of a row do not fit after its key, they go on
-    the next lines, and the row does not count for the alignment of the others."""
+    """The lines of each row, none wider than the terminal. Values that do not fit after their key are printed
+    below it, and their row does not count for the alignment of the others."""
     from textwrap import wrap
 
     indent = " " * 7

@@ -9,7 +9,7 @@ import typer
 
 from stemma.cli.common_options import TASKS, USE, computes
 from stemma.cli.fill_embed import ModelArgument
-from stemma.cli.options import FileEncoding, OverwriteOption, SeedOption, TextOptions
+from stemma.cli.options import FileEncoding, SeedOption, TextOptions
 from stemma.cli.output import JsonOption, align_columns, at_least, emit, format_value
 from stemma.errors import pluralize
 from stemma.progress import progress_stage
@@ -116,7 +116,8 @@ def prompt(model: ModelArgument,
            seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,
            predictions: Annotated[Path | None, typer.Option(metavar="FILE",
                                                             help="Write the predictions as jsonl.")] = None,
-           overwrite: OverwriteOption = False, json: JsonOption = False) -> None:
+           overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --predictions.")] = False,
+           json: JsonOption = False) -> None:
     """Evaluate classification, multiple choice or question answering by prompting: zero-, one- or few-shot.
 
     \b
