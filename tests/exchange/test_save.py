@@ -1,4 +1,4 @@
-"""A folder of ours carries a family's name only if it truly is one, and gives back what was put in."""
+"""A saved model has a family's model_type only if it belongs to the family, and loads as the same model."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def config_of(folder) -> dict:
     return json.loads((folder / "config.json").read_text())
 
 
-def assert_same_model(one: stemma.Model, other: stemma.Model) -> None:
-    before, after = one.network.state_dict(), other.network.state_dict()
+def assert_same_model(first: stemma.Model, second: stemma.Model) -> None:
+    before, after = first.network.state_dict(), second.network.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert one.recipe == other.recipe
+    assert first.recipe == second.recipe
     ids, types = torch.tensor([[7, 11, 13, 17], [19, 23, 29, 31]]), torch.tensor([[0, 0, 1, 1]] * 2)
-    assert_close(one.hidden(ids), other.hidden(ids))
-    if one.recipe.settings.network.embedding.segments > 1:
-        assert_close(one.hidden(ids, token_type_ids=types), other.hidden(ids, token_type_ids=types))
+    assert_close(first.hidden(ids), second.hidden(ids))
+    if first.recipe.settings.network.embedding.segments > 1:
+        assert_close(first.hidden(ids, token_type_ids=types), second.hidden(ids, token_type_ids=types))
 
 
 @pytest.mark.parametrize(("change", "architecture"), BERT.items())
-def test_what_is_bert_is_saved_as_bert(tmp_path, change, architecture):
+def test_a_bert_is_saved_as_bert(tmp_path, change, architecture):
     model = small(*filter(None, [change]))
     stemma.save(model, tmp_path / "m")
     config = config_of(tmp_path / "m")
@@ -59,7 +59,7 @@ def test_what_is_bert_is_saved_as_bert(tmp_path, change, architecture):
                                      ["network.position.kind=none"],
                                      ["network.embedding.segments=0", "corpus.pair=start A separator B separator"]],
                          ids=lambda changes: changes[0])
-def test_what_is_not_bert_is_never_saved_as_bert(tmp_path, changes):
+def test_a_network_that_is_not_bert_is_saved_as_type_stemma(tmp_path, changes):
     model = small(*changes)
     stemma.save(model, tmp_path / "m")
     config = config_of(tmp_path / "m")
@@ -70,7 +70,7 @@ def test_what_is_not_bert_is_never_saved_as_bert(tmp_path, changes):
         transformers.AutoModel.from_pretrained(tmp_path / "m")
 
 
-def test_another_kind_of_head_is_not_bert(tmp_path):
+def test_a_head_with_another_number_of_classes_is_not_bert(tmp_path):
     from stemma.exchange.save import matching_family
     from stemma.model import Model
     from stemma.network.heads import ClassHead, Pooler
@@ -83,24 +83,24 @@ def test_another_kind_of_head_is_not_bert(tmp_path):
         assert (family and family.model_type) == expected
 
 
-@pytest.mark.parametrize(("spoil", "told"), [({"heads": ["pooler", "crown"]}, "lists the head crown"),
+@pytest.mark.parametrize(("damage", "message"), [({"heads": ["pooler", "crown"]}, "lists the head crown"),
                                              ({"vocab_size": 61}, "do not fit its config.json")])
-def test_a_spoilt_folder_of_our_own_kind_is_told(tmp_path, spoil, told):
+def test_a_damaged_config_of_type_stemma_is_reported(tmp_path, damage, message):
     stemma.save(small("network.norm.place=pre"), tmp_path / "m")
     (tmp_path / "m/checksums.json").unlink()
-    (tmp_path / "m/config.json").write_text(json.dumps({**config_of(tmp_path / "m"), **spoil}))
-    with pytest.raises(UserError, match=told):
+    (tmp_path / "m/config.json").write_text(json.dumps({**config_of(tmp_path / "m"), **damage}))
+    with pytest.raises(UserError, match=message):
         stemma.load(tmp_path / "m")
 
 
-def test_what_our_own_kind_leaves_aside_is_named(tmp_path):
+def test_unused_tensors_of_type_stemma_are_reported(tmp_path):
     stemma.save(small("network.norm.place=pre"), tmp_path / "m")
     (tmp_path / "m/checksums.json").unlink()
     (tmp_path / "m/config.json").write_text(json.dumps({**config_of(tmp_path / "m"), "heads": ["pooler"]}))
     assert "7 tensors" in stemma.load(tmp_path / "m").load_warnings[0]
 
 
-def test_nothing_is_overwritten_unasked(tmp_path):
+def test_an_existing_folder_is_overwritten_only_with_overwrite(tmp_path):
     model = small()
     stemma.save(model, tmp_path / "m")
     with pytest.raises(UserError, match="not empty"):
@@ -128,45 +128,45 @@ def saved(tmp_path_factory, tokenizer_folder):
     return folder
 
 
-def test_auto_tokenizer_gives_our_ids(saved):
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(saved), stemma.load(saved).tokenizer
+def test_auto_tokenizer_gives_the_same_ids(saved):
+    hf_tokenizer, tokenizer = transformers.AutoTokenizer.from_pretrained(saved), stemma.load(saved).tokenizer
     for text in TEXTS:
-        assert theirs(text)["input_ids"] == ours.encode(text).ids, text
-        assert theirs(text)["token_type_ids"] == ours.encode(text).type_ids
-        for second in filter(None, TEXTS):  # an empty second text is none over there
-            pair, encoding = theirs(text, second), ours.encode(text, second)
+        assert hf_tokenizer(text)["input_ids"] == tokenizer.encode(text).ids, text
+        assert hf_tokenizer(text)["token_type_ids"] == tokenizer.encode(text).type_ids
+        for second in filter(None, TEXTS):  # transformers ignores an empty second text
+            pair, encoding = hf_tokenizer(text, second), tokenizer.encode(text, second)
             assert (pair["input_ids"], pair["token_type_ids"]) == (encoding.ids, encoding.type_ids)
-    assert set(theirs("a b", "c")["token_type_ids"]) == {0, 1}
-    assert theirs.decode(theirs(TEXTS[0])["input_ids"], skip_special_tokens=True) == TEXTS[0]
+    assert set(hf_tokenizer("a b", "c")["token_type_ids"]) == {0, 1}
+    assert hf_tokenizer.decode(hf_tokenizer(TEXTS[0])["input_ids"], skip_special_tokens=True) == TEXTS[0]
 
 
-def test_auto_tokenizer_knows_the_special_tokens_and_the_limit(saved):
-    theirs, ours = transformers.AutoTokenizer.from_pretrained(saved), stemma.load(saved).tokenizer
-    assert (theirs.mask_token_id, theirs.pad_token_id) == (ours.special_token_ids["mask"],
-                                                           ours.special_token_ids["padding"])
-    assert (theirs.cls_token_id, theirs.sep_token_id) == (ours.special_token_ids["start"],
-                                                          ours.special_token_ids["separator"])
-    assert theirs.model_max_length == 512
-    long = theirs("the letter " * 600, truncation=True)
-    assert len(long["input_ids"]) == 512 and long["input_ids"][-1] == theirs.sep_token_id
-    assert config_of(saved)["pad_token_id"] == theirs.pad_token_id
+def test_auto_tokenizer_has_the_special_tokens_and_the_maximum_length(saved):
+    hf_tokenizer, tokenizer = transformers.AutoTokenizer.from_pretrained(saved), stemma.load(saved).tokenizer
+    assert (hf_tokenizer.mask_token_id, hf_tokenizer.pad_token_id) == (tokenizer.special_token_ids["mask"],
+                                                                       tokenizer.special_token_ids["padding"])
+    assert (hf_tokenizer.cls_token_id, hf_tokenizer.sep_token_id) == (tokenizer.special_token_ids["start"],
+                                                                      tokenizer.special_token_ids["separator"])
+    assert hf_tokenizer.model_max_length == 512
+    long = hf_tokenizer("the letter " * 600, truncation=True)
+    assert len(long["input_ids"]) == 512 and long["input_ids"][-1] == hf_tokenizer.sep_token_id
+    assert config_of(saved)["pad_token_id"] == hf_tokenizer.pad_token_id
 
 
-def test_their_tokenizer_and_their_model_together(saved):
-    """What a user of transformers does with a folder of ours."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
-    theirs = transformers.AutoModel.from_pretrained(saved).eval()
-    ours = stemma.load(saved)
-    batch = tokenizer(["the old clerk", "a young reader reads seven pages"], ["by the window", "x"], padding=True,
-                      return_tensors="pt")
+def test_auto_tokenizer_and_auto_model_give_the_same_hidden_states(saved):
+    """As a user of transformers uses a saved folder."""
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    hf_model = transformers.AutoModel.from_pretrained(saved).eval()
+    model = stemma.load(saved)
+    batch = hf_tokenizer(["the old clerk", "a young reader reads seven pages"], ["by the window", "x"], padding=True,
+                         return_tensors="pt")
     with torch.no_grad():
-        expected = theirs(**batch).last_hidden_state
-    found = ours.hidden(**batch)
-    real = batch["attention_mask"].bool()
-    torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=0)
+        expected = hf_model(**batch).last_hidden_state
+    hidden = model.hidden(**batch)
+    mask = batch["attention_mask"].bool()
+    torch.testing.assert_close(hidden[mask], expected[mask], atol=1e-4, rtol=0)
 
 
-def test_a_tokenizer_survives_a_round_trip(tmp_path, saved):
+def test_saving_a_loaded_model_gives_the_same_files(tmp_path, saved):
     stemma.save(stemma.load(saved), tmp_path / "again")
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json", "model.safetensors", "recipe.toml"):
         assert (tmp_path / "again" / name).read_bytes() == (saved / name).read_bytes(), name

@@ -1,5 +1,5 @@
-"""The joint loss of ELECTRA (arXiv:2003.10555, section 2), row by row and place by place, in double precision: a
-generator's masked LM plus 50 times what the discriminator loses on the tokens that the generator drew."""
+"""The joint loss of ELECTRA (arXiv:2003.10555, section 2), row by row and position by position, in double precision:
+the generator's masked LM loss plus 50 times the discriminator's loss on the tokens that the generator sampled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from literal.transformer import Weights, encoder, gelu, layer_norm, linear, soft
 class Row:
     original: list[int]
     segments: list[int]
-    hidden: dict[int, tuple[int, int]]  # place -> (what the generator reads there, what it drew there)
+    hidden: dict[int, tuple[int, int]]  # masked position -> (token of the generator's input, token that it sampled)
 
 
 def read(ids: list[int], segments: list[int], weights: Weights, settings: Any) -> np.ndarray:
-    """(L, width): the sum of three vectors, normalised, mapped to the stack's width, and through the stack."""
+    """(L, width): the sum of three embeddings, normalised, projected to the stack's width, and through the stack."""
     x = np.array([weights["embedding.tokens.weight"][token] + weights["embedding.segments.weight"][segment]
-                  + weights["embedding.position.table.weight"][place]
-                  for place, (token, segment) in enumerate(zip(ids, segments, strict=True))])
+                  + weights["embedding.position.table.weight"][position]
+                  for position, (token, segment) in enumerate(zip(ids, segments, strict=True))])
     x = layer_norm(x, weights, "embedding.norm", settings.norm.epsilon)
     if "embedding.project.weight" in weights:
         x = linear(x, weights, "embedding.project")
@@ -31,25 +31,28 @@ def read(ids: list[int], segments: list[int], weights: Weights, settings: Any) -
 
 def losses(rows: list[Row], weights: Weights, settings: Any, generator: Weights,
            generator_settings: Any) -> dict[str, float]:
-    lost, scored, judged, places = 0.0, 0, 0.0, 0
-    called = caught = replaced = right = 0
+    mlm_loss, masked_count, discriminator_loss, position_count = 0.0, 0, 0.0, 0
+    predicted_count = true_positives = replaced_count = correct = 0
     for row in rows:
-        read_ids = [row.hidden[place][0] if place in row.hidden else token for place, token in enumerate(row.original)]
-        shown = [row.hidden[place][1] if place in row.hidden else token for place, token in enumerate(row.original)]
-        written = read(read_ids, row.segments, generator, generator_settings)
-        for place in row.hidden:
-            x = layer_norm(gelu(linear(written[place], generator, "heads.vocabulary.dense")), generator,
+        generator_ids, discriminator_ids = ([row.hidden.get(position, (token, token))[source]
+                                             for position, token in enumerate(row.original)] for source in (0, 1))
+        generator_states = read(generator_ids, row.segments, generator, generator_settings)
+        for position in row.hidden:
+            x = layer_norm(gelu(linear(generator_states[position], generator, "heads.vocabulary.dense")), generator,
                            "heads.vocabulary.norm", generator_settings.norm.epsilon)
-            chances = softmax(generator["embedding.tokens.weight"] @ x + generator["heads.vocabulary.bias"])
-            lost -= math.log(chances[row.original[place]])
-            right += int(chances.argmax()) == row.original[place]
-            scored += 1
-        for place, x in enumerate(read(shown, row.segments, weights, settings)):
+            probabilities = softmax(generator["embedding.tokens.weight"] @ x + generator["heads.vocabulary.bias"])
+            mlm_loss -= math.log(probabilities[row.original[position]])
+            correct += int(probabilities.argmax()) == row.original[position]
+            masked_count += 1
+        for position, x in enumerate(read(discriminator_ids, row.segments, weights, settings)):
             hidden = gelu(linear(x, weights, "heads.replaced_token.dense"))
             score = float(linear(hidden, weights, "heads.replaced_token.output")[0])
-            fake = shown[place] != row.original[place]
-            judged -= math.log(1 / (1 + math.exp(-score if fake else score)))
-            places += 1
-            called, caught, replaced = called + (score > 0), caught + (score > 0 and fake), replaced + fake
-    return {"masked_lm": lost / scored, "replaced_token": judged / places, "generator_accuracy": right / scored,
-            "replaced": replaced / places, "precision": caught / called, "recall": caught / replaced}
+            is_replaced = discriminator_ids[position] != row.original[position]
+            discriminator_loss -= math.log(1 / (1 + math.exp(-score if is_replaced else score)))
+            position_count += 1
+            replaced_count += is_replaced
+            predicted_count += score > 0
+            true_positives += score > 0 and is_replaced
+    return {"masked_lm": mlm_loss / masked_count, "replaced_token": discriminator_loss / position_count,
+            "generator_accuracy": correct / masked_count, "replaced": replaced_count / position_count,
+            "precision": true_positives / predicted_count, "recall": true_positives / replaced_count}

@@ -1,4 +1,4 @@
-"""Which units of one row are hidden, unit by unit, from given random numbers."""
+"""Which units of one row are masked, unit by unit, from given random numbers."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 
 
 def chosen_places(units: Sequence[int], rate: float, keys: Sequence[float], coin: float) -> list[bool]:
-    """`units`: a number for each place, -1 where nothing may be hidden. Units come in the order of the key of their
-    last place; they are taken while they fit the share, and the one that does not fit is taken if the coin is below the
-    part of it that fits. A row with text hides at least one."""
-    places: dict[int, list[int]] = {}
-    for place, unit in enumerate(units):
+    """The masked positions. `units`: the unit of each position, -1 for positions that are never masked. Units are
+    sorted by the key of their last position, and masked while they fit the masking rate; one that fits in part is
+    masked if the coin is below that fraction. A row with text has at least one masked unit."""
+    positions: dict[int, list[int]] = {}
+    for position, unit in enumerate(units):
         if unit >= 0:
-            places.setdefault(unit, []).append(place)
-    order = sorted(places, key=lambda unit: keys[places[unit][-1]])
-    text = sum(map(len, places.values()))
-    left = max(text * rate, min(1, text))
-    taken = []
+            positions.setdefault(unit, []).append(position)
+    order = sorted(positions, key=lambda unit: keys[positions[unit][-1]])
+    token_count = sum(map(len, positions.values()))
+    budget = max(token_count * rate, min(1, token_count))
+    selected = []
     for unit in order:
-        size = len(places[unit])
-        if size <= left or coin < left / size:
-            taken.append(unit)
-        left -= size
-        if left <= 0:
+        size = len(positions[unit])
+        if size <= budget or coin < budget / size:
+            selected.append(unit)
+        budget -= size
+        if budget <= 0:
             break
-    taken = taken or order[:1]
-    return [unit in taken for unit in units]
+    selected = selected or order[:1]
+    return [unit in selected for unit in units]

@@ -16,7 +16,7 @@ def newton_schulz(matrix, steps=5):
 
 
 def muon(weight, gradients, rate, momentum=0.95, nesterov=True, steps=5, decay=0.0, scale="original", parts=1):
-    """The weight after one step for each gradient; `parts` matrices stand in it, row upon row."""
+    """The weight after one step for each gradient; it consists of `parts` matrices, stacked along the rows."""
     x = np.array(weight, dtype=np.float64)
     m = np.zeros_like(x)
     for g in gradients:

@@ -1,18 +1,18 @@
 """The answer module for pairs of arXiv:1901.11504, section 3 ("Pairwise Text Classification Output"), which is that of
-arXiv:1804.07888: one pair, number by number.
+arXiv:1804.07888: one pair, element by element.
 
     s^0 = sum_j alpha_j M^h_j,             alpha_j = exp(w1 . M^h_j) / sum_i exp(w1 . M^h_i)
     x   = sum_j beta_j M^p_j,              beta    = softmax(s W2^T M^p)
     s^k = GRU(s^(k-1), x)
     P^k = softmax(W3 [s; x; |s - x|; s . x])
-    P   = mean of P^0 ... P^(K-1); while learning, some of them are dropped before the mean
+    P   = mean of P^0 ... P^(K-1); in training, some of them are dropped before the mean
 
-M^p and M^h are the hidden vectors of the premise (the first text) and of the hypothesis (the second). The paper leaves
-open what x belongs to s^0; in the authors' code (namisan/mt-dnn, module/san.py) each state first looks for its own x,
-guesses from both, and only then is renewed by that x, so that there are K guesses and K - 1 renewals. A dropped guess
-is left out of the mean: the code scales the others up, which its loss, a softmax over logs, divides out again.
+M^p and M^h are the hidden states of the premise (the first text) and of the hypothesis (the second). The paper does not
+say which x belongs to s^0. In the authors' code (namisan/mt-dnn, module/san.py) each state first computes its x, then
+predicts from both, and then the GRU updates the state with that x: K predictions and K - 1 updates. A dropped
+prediction is left out of the mean: the code scales the others up, which the softmax of its loss cancels.
 
-The GRU is torch's: three gates whose weights lie below each other as reset, update, new.
+The GRU is torch's: the weights of its gates are stacked as reset, update, new.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def times(matrix: Sequence[Sequence[float]], vector: Vector, bias: Sequence[float] | None = None) -> Vector:
-    return [dot(row, vector) + (bias[number] if bias is not None else 0.0) for number, row in enumerate(matrix)]
+    return [dot(row, vector) + (bias[index] if bias is not None else 0.0) for index, row in enumerate(matrix)]
 
 
 def softmax(scores: Vector) -> Vector:
@@ -41,37 +41,38 @@ def sigmoid(x: float) -> float:
 
 
 def weighted(memory: Sequence[Vector], weights: Vector) -> Vector:
-    return [sum(weight * place[n] for weight, place in zip(weights, memory, strict=True))
-            for n in range(len(memory[0]))]
+    return [sum(weight * state[i] for weight, state in zip(weights, memory, strict=True))
+            for i in range(len(memory[0]))]
 
 
 def gru(x: Vector, state: Vector, weights: Mapping[str, list]) -> Vector:
     width = len(state)
-    coming = times(weights["renewal.weight_ih"], x, weights["renewal.bias_ih"])
-    kept = times(weights["renewal.weight_hh"], state, weights["renewal.bias_hh"])
-    renewed = []
-    for n in range(width):
-        reset = sigmoid(coming[n] + kept[n])
-        update = sigmoid(coming[width + n] + kept[width + n])
-        new = math.tanh(coming[2 * width + n] + reset * kept[2 * width + n])
-        renewed.append((1 - update) * new + update * state[n])
-    return renewed
+    input_gates = times(weights["renewal.weight_ih"], x, weights["renewal.bias_ih"])
+    state_gates = times(weights["renewal.weight_hh"], state, weights["renewal.bias_hh"])
+    new_state = []
+    for i in range(width):
+        reset = sigmoid(input_gates[i] + state_gates[i])
+        update = sigmoid(input_gates[width + i] + state_gates[width + i])
+        new = math.tanh(input_gates[2 * width + i] + reset * state_gates[2 * width + i])
+        new_state.append((1 - update) * new + update * state[i])
+    return new_state
 
 
 def guesses(premise: Sequence[Vector], hypothesis: Sequence[Vector], weights: Mapping[str, list],
             steps: int) -> list[Vector]:
-    """P^0 ... P^(K-1)"""
-    state = weighted(hypothesis, softmax([dot(weights["summary.weight"][0], place) for place in hypothesis]))
-    made = []
+    """P^0 ... P^(K-1): the prediction of each step."""
+    summary = weights["summary.weight"][0]
+    state = weighted(hypothesis, softmax([dot(summary, state_vector) for state_vector in hypothesis]))
+    predictions = []
     for _ in range(steps):
-        asked = times(weights["query.weight"], state)
-        found = weighted(premise, softmax([dot(asked, place) for place in premise]))
-        told = [*state, *found, *(abs(s - x) for s, x in zip(state, found, strict=True)),
-                *(s * x for s, x in zip(state, found, strict=True))]
-        made.append(softmax(times(weights["output.weight"], told, weights["output.bias"])))
-        state = gru(found, state, weights)
-    return made
+        query = times(weights["query.weight"], state)
+        context = weighted(premise, softmax([dot(query, state_vector) for state_vector in premise]))
+        features = [*state, *context, *(abs(s - x) for s, x in zip(state, context, strict=True)),
+                    *(s * x for s, x in zip(state, context, strict=True))]
+        predictions.append(softmax(times(weights["output.weight"], features, weights["output.bias"])))
+        state = gru(context, state, weights)
+    return predictions
 
 
-def mean(made: Sequence[Vector], kept: Sequence[int]) -> Vector:
-    return [sum(made[step][label] for step in kept) / len(kept) for label in range(len(made[0]))]
+def mean(predictions: Sequence[Vector], steps: Sequence[int]) -> Vector:
+    return [sum(predictions[step][label] for step in steps) / len(steps) for label in range(len(predictions[0]))]

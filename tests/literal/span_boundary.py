@@ -13,29 +13,29 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    spread = ((x - x.mean()) ** 2).mean()
-    return (x - x.mean()) / torch.sqrt(spread + epsilon) * weight + bias
+    variance = ((x - x.mean()) ** 2).mean()
+    return (x - x.mean()) / torch.sqrt(variance + epsilon) * weight + bias
 
 
 def loss(outputs: Tensor, hidden: list[list[int]], original: Tensor, weights: dict[str, Tensor],
          epsilon: float) -> Tensor:
-    """`outputs` (B, L, width) of the encoder; `hidden`: the places of each row that were hidden, ascending; `original`
-    (B, L) tokens. The mean of -log p over all of them."""
+    """The mean of -log p over all masked positions. `outputs` (B, L, width) of the encoder; `hidden`: the masked
+    positions of each row, ascending; `original` (B, L) tokens."""
     total, count = torch.zeros(()), 0
-    for row, places in enumerate(hidden):
-        for place in places:
-            start = place
-            while start - 1 in places:
+    for row, masked in enumerate(hidden):
+        for position in masked:
+            start = position
+            while start - 1 in masked:
                 start -= 1
-            end = place
-            while end + 1 in places:
+            end = position
+            while end + 1 in masked:
                 end += 1
-            number = min(place - start, len(weights["places"]) - 1)
-            x = torch.cat([outputs[row, start - 1], outputs[row, end + 1], weights["places"][number]])
+            index = min(position - start, len(weights["places"]) - 1)
+            x = torch.cat([outputs[row, start - 1], outputs[row, end + 1], weights["places"][index]])
             for layer in ("input", "output"):
                 x = gelu(weights[f"{layer}.weight"] @ x + weights[f"{layer}.bias"])
                 x = layer_norm(x, weights[f"{layer}_norm.weight"], weights[f"{layer}_norm.bias"], epsilon)
             scores = weights["table"] @ x + weights["bias"]
-            total = total - torch.log_softmax(scores, 0)[original[row, place]]
+            total = total - torch.log_softmax(scores, 0)[original[row, position]]
             count += 1
     return total / count

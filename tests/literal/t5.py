@@ -1,4 +1,4 @@
-"""Span corruption as T5's released code counts it, one token after the other."""
+"""Span corruption as in T5's released code, token by token."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import combinations
 
 
 def counts(length: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """How many tokens are hidden, in how many spans."""
+    """The number of masked tokens and of spans."""
     noise = min(max(round(length * rate), 1), length - 1)
     return noise, max(round(noise / mean_span), 1)
 
 
 def window(inputs: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """How many tokens of text fill a window of inputs, and how long the targets are; both end with a token."""
+    """The number of text tokens that fill `inputs` tokens, and the length of the targets, both with an end token."""
     def lengths(text: int) -> tuple[int, int]:
         noise = round(text * rate)
         spans = round(noise / mean_span)
@@ -26,24 +26,24 @@ def window(inputs: int, rate: float, mean_span: float) -> tuple[int, int]:
 
 
 def partitions(items: int, segments: int) -> Iterator[list[int]]:
-    """Every way to part some items into segments, none of them empty."""
+    """All partitions of the items into this many nonempty segments, as lengths."""
     for cuts in combinations(range(1, items), segments - 1):
         edges = [0, *cuts, items]
         yield [stop - start for start, stop in zip(edges[:-1], edges[1:], strict=True)]
 
 
 def masks(length: int, noise: int, spans: int) -> Iterator[tuple[bool, ...]]:
-    """Every way to hide: text and spans take turns, text first."""
-    for kept in partitions(length - noise, spans):
-        for hidden in partitions(noise, spans):
-            made: list[bool] = []
-            for text, span in zip(kept, hidden, strict=True):
-                made += [False] * text + [True] * span
-            yield tuple(made)
+    """All masks: text and spans alternate, text first."""
+    for text_lengths in partitions(length - noise, spans):
+        for span_lengths in partitions(noise, spans):
+            mask: list[bool] = []
+            for text, span in zip(text_lengths, span_lengths, strict=True):
+                mask += [False] * text + [True] * span
+            yield tuple(mask)
 
 
 def restore(source: Sequence[int], target: Sequence[int], sentinels: Sequence[int]) -> list[int]:
-    """The text that source and target say together (both without the end)."""
+    """The original text of a source and a target (both without the end token)."""
     spans: dict[int, list[int]] = {}
     for token in target:
         if token in sentinels:

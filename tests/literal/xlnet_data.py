@@ -1,26 +1,24 @@
-"""Which words XLNet predicts and in which order, as its released data code (zihangdai/xlnet, data_utils.py) has it.
+"""Which tokens XLNet predicts and in which order, as in its released data code (zihangdai/xlnet, data_utils.py).
 
-What the released code does, in words:
+A row has two halves: the reused one, whose text the next row continues, and the new one, [A, SEP, B, SEP, CLS]. Each
+half gets its own spans and its own order.
 
-A row has two halves: the reused one, a run of text that the next row continues, and the new one, [A, SEP, B, SEP, CLS].
-Each half gets its own spans and its own order.
+Spans (`_sample_mask`). Until the requested number of tokens is masked or the half ends: draw a length n from 1..5 with
+probability ~ 1/n, limited to the tokens still missing; take a window of n * 6 positions (alpha = 6, beta = 1:
+n * alpha // beta) and a random part of it, 0 .. window - 1, as left context, the rest as right context; skip the left
+context, go to the next word start, mask a span there, skip the right context. A span that would touch the end of the
+half is dropped and the search ends. Missing tokens are then drawn as single random positions, word starts or not.
+The comments of the code mention n whole words. But the loop that measures the span tests the token at its *beginning*,
+which is always a word start, and not the token reached: so a span has n *tokens*, and may end inside a word.
+`whole_words=True` follows the comment; then more tokens than requested may be masked.
+A word start is a token that begins with the word mark, or with "<" (special tokens), or is one ASCII punctuation mark.
+Rows that are read backwards have reversed text; their half is reversed for the search, and the result reversed back.
 
-Spans (`_sample_mask`). Until the wanted number of places is reached or the half is over: draw a length n from 1..5 with
-probability ~ 1/n, cut to what is still wanted; take a window of n * 6 places (alpha = 6, beta = 1: n * alpha // beta)
-and a random share of it, 0 .. window - 1, as context to the left, the rest to the right; skip the left context, move
-on to the next word start, choose a span there, skip the right context. A span that would touch the end of the half is
-dropped and the search ends. What is still missing then is filled with single random places, word starts or not.
-The comments there speak of n whole words, but the loop that measures the span tests the piece at its *beginning*, which
-is a word start by construction, instead of the piece reached: so a span is n *pieces*, and may end inside a word.
-`whole_words=True` is what the comment says; a span may then have more places than wanted.
-A word start is a piece that begins with the word mark, or with "<" (special tokens), or is one ASCII punctuation sign.
-Rows read backwards hold their text reversed; their half is turned round for the search and the answer turned back.
-
-Order (`_local_perm`). A random permutation of the half (of runs of `perm_size` places, the same one in each run; as
-published it is the whole half). Places that were not chosen and are not SEP or CLS leave the order: their number is -1,
-everyone sees them, and they see only each other. SEP and CLS always keep their random turn, chosen or not, but are
-never targets, so fewer places may be predicted than were wanted. A target sees what comes before it in the order; as
-content it sees itself too. The reused half never sees the new one; the new half sees all of the reused one, targets
+Order (`_local_perm`). A random permutation of the half (of blocks of `perm_size` positions, the same in each block; as
+published, of the whole half). Positions that are neither masked nor SEP or CLS have the rank -1: all positions attend
+to them, and they attend only to each other. SEP and CLS keep their random rank, masked or not, but are never targets,
+so there may be fewer targets than requested. A target attends to positions of lower rank; in the content stream also
+to itself. The reused half never attends to the new one; the new half attends to all of the reused one, targets
 included.
 """
 
@@ -31,34 +29,34 @@ import string
 import numpy as np
 
 MARK = "\u2581"
-Grid = list[list[bool]]
-SIGNS = set(string.punctuation) - set("'<=>")  # the signs the released code lists
+Mask = list[list[bool]]
+PUNCTUATION = set(string.punctuation) - set("'<=>")  # as listed in the released code
 
 
 def begins_word(piece: str) -> bool:
-    return piece.startswith((MARK, "<")) or piece in SIGNS
+    return piece.startswith((MARK, "<")) or piece in PUNCTUATION
 
 
-def spans(starts: list[bool], wanted: int | None, rng: np.random.Generator, backward: bool = False, longest: int = 5,
+def spans(starts: list[bool], requested: int | None, rng: np.random.Generator, backward: bool = False, longest: int = 5,
           alpha: int = 6, beta: int = 1, whole_words: bool = False) -> list[bool]:
-    """Which places of one half are chosen; `starts` tells the places where a word begins.
+    """Which tokens of one half are masked; `starts`: where a word begins; `requested`: the number of tokens.
 
-    Drawn from `rng`, in this order: for each span its length, `choice(longest, p)` + 1, and its left context,
-    `integers(window)`; then places to fill up, `integers(places)` each.
+    Draws from `rng`, in this order: for each span its length, `choice(longest, p)` + 1, and its left context,
+    `integers(window)`; then `integers(len(starts))` for each missing token.
     """
     if backward:
-        return spans(starts[::-1], wanted, rng, False, longest, alpha, beta, whole_words)[::-1]
-    chosen = [False] * len(starts)
-    shares = [1 / n for n in range(1, longest + 1)]
-    shares = [share / sum(shares) for share in shares]
-    place = 0
-    while place < len(starts) and (wanted is None or sum(chosen) < wanted):
-        n = int(rng.choice(longest, p=shares)) + 1
-        if wanted is not None:
-            n = min(n, wanted - sum(chosen))
+        return spans(starts[::-1], requested, rng, False, longest, alpha, beta, whole_words)[::-1]
+    masked = [False] * len(starts)
+    probabilities = [1 / n for n in range(1, longest + 1)]
+    probabilities = [probability / sum(probabilities) for probability in probabilities]
+    position = 0
+    while position < len(starts) and (requested is None or sum(masked) < requested):
+        n = int(rng.choice(longest, p=probabilities)) + 1
+        if requested is not None:
+            n = min(n, requested - sum(masked))
         window = n * alpha // beta
         left = int(rng.integers(window))
-        begin = place + left
+        begin = position + left
         while begin < len(starts) and not starts[begin]:
             begin += 1
         if whole_words:
@@ -72,42 +70,42 @@ def spans(starts: list[bool], wanted: int | None, rng: np.random.Generator, back
             end = begin + n
         if end >= len(starts):
             break
-        for each in range(begin, end):
-            chosen[each] = True
-        place = end + window - left
-    while wanted is not None and sum(chosen) < wanted:
-        chosen[int(rng.integers(len(starts)))] = True
-    return chosen
+        for index in range(begin, end):
+            masked[index] = True
+        position = end + window - left
+    while requested is not None and sum(masked) < requested:
+        masked[int(rng.integers(len(starts)))] = True
+    return masked
 
 
-def half_order(chosen: list[bool], functional: list[bool], rng: np.random.Generator,
+def half_order(masked: list[bool], functional: list[bool], rng: np.random.Generator,
                perm_size: int | None = None) -> tuple[list[int], list[bool]]:
-    """For each place of one half its turn (-1: none), and whether it is a target. Drawn: `permutation(perm_size)`."""
-    size = perm_size or len(chosen)
+    """The rank of each position of one half, and whether it is a target. Draws `permutation(perm_size)`."""
+    size = perm_size or len(masked)
     permutation = rng.permutation(size)
     order, targets = [], []
-    for place in range(len(chosen)):
-        turn = place // size * size + int(permutation[place % size])
-        order.append(turn if chosen[place] or functional[place] else -1)
-        targets.append(chosen[place] and not functional[place])
+    for position in range(len(masked)):
+        rank = position // size * size + int(permutation[position % size])
+        order.append(rank if masked[position] or functional[position] else -1)
+        targets.append(masked[position] and not functional[position])
     return order, targets
 
 
-def half_blocked(order: list[int], targets: list[bool]) -> Grid:
-    """`perm_mask` of one half: may i *not* see j? In the content stream a place sees itself besides."""
-    grid = []
+def half_blocked(order: list[int], targets: list[bool]) -> Mask:
+    """`perm_mask` of one half: True if i does *not* attend to j. The content stream also attends to itself."""
+    mask = []
     for i in range(len(order)):
-        own = order[i] if targets[i] else order[i] + 1  # a target does not see itself; anything else does
-        grid.append([own <= order[j] for j in range(len(order))])
-    return grid
+        rank = order[i] if targets[i] else order[i] + 1  # only targets do not attend to themselves
+        mask.append([rank <= order[j] for j in range(len(order))])
+    return mask
 
 
-def row_blocked(reused: tuple[list[int], list[bool]], new: tuple[list[int], list[bool]]) -> Grid:
-    """The grid of a whole row from what `half_order` gave for its halves."""
+def row_blocked(reused: tuple[list[int], list[bool]], new: tuple[list[int], list[bool]]) -> Mask:
+    """`perm_mask` of a row, from `half_order` of its halves."""
     first, second = half_blocked(*reused), half_blocked(*new)
     return [row + [True] * len(second) for row in first] + [[False] * len(first) + row for row in second]
 
 
 def row_order(reused: list[int], new: list[int]) -> list[int]:
-    """The same grid as one number a place: j is content for i if order[j] <= order[i], for a query if order[j] < it."""
-    return reused + [len(reused) + 1 + turn for turn in new]
+    """The same as ranks: content i attends to j if order[j] <= order[i], query i if order[j] < order[i]."""
+    return reused + [len(reused) + 1 + rank for rank in new]

@@ -1,9 +1,8 @@
-"""Dropouts one at a time: switches for each of them, in our networks and in those of `transformers`, and how the logits
-of many draws are compared.
+"""Compare dropouts one at a time between Stemma and `transformers`, by the logits of many draws.
 
-A draw is one row of a batch that repeats the same text, so that one pass makes thousands of them. A `Site` says where
-one dropout is on both sides. A dropout that is called several times in a pass, for different sites, is told apart by
-the number of the call.
+A draw is one row of a batch that repeats one text, so that one pass gives thousands of draws. A `Site` names one
+dropout in both networks. If a module is called several times in a pass, once for each of several sites, the index of
+the call says which.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from torch import Tensor, nn
 from stemma.network.dropout import Dropout
 
 DRAWS, RATE = 2000, 0.2
-# False alarms of one comparison: variances are one number, so 6e-7; means are at most 400 logits, so 400 x 2e-9. Seen
-# in 90 comparisons with 4 other seeds each: at most 3.5 and 4.3.
-VARIANCES, MEANS = 5.0, 6.0  # standard errors
-POWER = 0.5  # of the variance: a difference this large is seen, and the draws must suffice for that
+# False positives of one comparison: 6e-7 for the variances (one test), 400 x 2e-9 for the means (at most 400 logits).
+# The largest in 90 comparisons with 4 other seeds each: 3.5 and 4.3.
+MAX_VARIANCE_ERRORS, MAX_MEAN_ERRORS = 5.0, 6.0  # standard errors
+DETECTABLE = 0.5  # relative difference of the variances that the number of draws must be able to show
 
-FLOATS = ("dropout", "attention_dropout", "activation_dropout")  # rates that are plain numbers of a module
+RATE_ATTRIBUTES = ("dropout", "attention_dropout", "activation_dropout")  # rates that a module stores as a float
 
 
 @dataclass(frozen=True)
-class Where:
-    """The dropouts whose names match; of those that are called `period` times a layer or pass, only one call."""
+class DropoutCalls:
+    """The dropouts whose names match `name`; of those called `period` times per layer or pass, only call `call`."""
 
     name: str
     call: int = 0
@@ -40,102 +39,106 @@ class Where:
 
 @dataclass(frozen=True)
 class Site:
-    ours: Where | str
-    theirs: Where | str
+    stemma: DropoutCalls | str
+    hf: DropoutCalls | str
 
-    def where(self, ours: bool) -> Where:
-        chosen = self.ours if ours else self.theirs
-        return Where(chosen) if isinstance(chosen, str) else chosen
+    def calls(self, in_stemma: bool) -> DropoutCalls:
+        calls = self.stemma if in_stemma else self.hf
+        return DropoutCalls(calls) if isinstance(calls, str) else calls
 
 
-class Sometimes(nn.Module):
-    """Drops in some of its calls: those of the given numbers, counted by the period."""
+class SelectedCalls(nn.Module):
+    """Applies dropout only in the calls with these indices, counted modulo the period."""
 
     def __init__(self, dropout: nn.Module, calls: Sequence[int], period: int):
         super().__init__()
-        self.dropout, self.wanted, self.period, self.called = dropout, set(calls), period, 0
+        self.dropout, self.calls, self.period, self.count = dropout, set(calls), period, 0
 
     def forward(self, x: Tensor) -> Tensor:
-        self.called += 1
-        return self.dropout(x) if (self.called - 1) % self.period in self.wanted else x
+        self.count += 1
+        return self.dropout(x) if (self.count - 1) % self.period in self.calls else x
 
 
-def switches(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Every dropout of a network: its name, whose it is, and the attribute that holds it or its rate."""
-    for name, part in module.named_modules():
+def dropouts_of(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Every dropout of a network: its name, its parent module, and the attribute with the dropout or its rate."""
+    for name, submodule in module.named_modules():
         prefix = f"{name}." if name else ""
-        for child_name, child in part.named_children():
+        for child_name, child in submodule.named_children():
             if isinstance(child, nn.Dropout | Dropout):
-                yield prefix + child_name, part, child_name
-        for attribute in FLOATS:
-            if isinstance(getattr(part, attribute, None), float):
-                yield prefix + attribute, part, attribute
+                yield prefix + child_name, submodule, child_name
+        for attribute in RATE_ATTRIBUTES:
+            if isinstance(getattr(submodule, attribute, None), float):
+                yield prefix + attribute, submodule, attribute
 
 
-def rates(module: nn.Module) -> dict[str, float]:
-    dropouts = {name: getattr(owner, attribute) for name, owner, attribute in switches(module)}
+def dropout_rates(module: nn.Module) -> dict[str, float]:
+    dropouts = {name: getattr(owner, attribute) for name, owner, attribute in dropouts_of(module)}
     return {name: dropout if isinstance(dropout, float) else dropout.p for name, dropout in dropouts.items()}
 
 
-def only(module: nn.Module, where: Sequence[Where], rate: float = RATE) -> nn.Module:
+def with_dropouts(module: nn.Module, active: Sequence[DropoutCalls], rate: float = RATE) -> nn.Module:
     """A copy of a network in training mode with these dropouts at the rate, and all others at 0."""
-    chosen = copy.deepcopy(module).train()
-    for name, owner, attribute in list(switches(chosen)):
-        found = [one for one in where if re.fullmatch(one.name, name)]
-        own = rate if found else 0.0
-        kept = getattr(owner, attribute)
-        if isinstance(kept, float):
-            setattr(owner, attribute, own)
+    copied = copy.deepcopy(module).train()
+    for name, owner, attribute in list(dropouts_of(copied)):
+        matching = [calls for calls in active if re.fullmatch(calls.name, name)]
+        new_rate = rate if matching else 0.0
+        dropout = getattr(owner, attribute)
+        if isinstance(dropout, float):
+            setattr(owner, attribute, new_rate)
         else:
-            kept.p = own
-        if found and found[0].period > 1:
-            setattr(owner, attribute, Sometimes(kept, [one.call for one in found], found[0].period))
-    return chosen
+            dropout.p = new_rate
+        if matching and matching[0].period > 1:
+            setattr(owner, attribute, SelectedCalls(dropout, [calls.call for calls in matching], matching[0].period))
+    return copied
 
 
-def unassigned(module: nn.Module, where: Sequence[Where], unused: str = "$^") -> list[str]:
-    """The dropouts, with the number of the call, that belong to no site or to several."""
+def dropouts_without_site(module: nn.Module, sites: Sequence[DropoutCalls], unused: str = "$^") -> list[str]:
+    """The dropouts that belong to no site, or to several, with the indices of their calls."""
     wrong = []
-    for name, _, _ in switches(module):
+    for name, _, _ in dropouts_of(module):
         if re.fullmatch(unused, name):
             continue
-        found = [one for one in where if re.fullmatch(one.name, name)]
-        calls = sorted(one.call for one in found)
-        if not found or calls != list(range(found[0].period)):
-            wrong.append(f"{name}: calls {calls}")
+        matching = [calls for calls in sites if re.fullmatch(calls.name, name)]
+        indices = sorted(calls.call for calls in matching)
+        if not matching or indices != list(range(matching[0].period)):
+            wrong.append(f"{name}: calls {indices}")
     return wrong
 
 
 @dataclass(frozen=True)
 class Difference:
-    means: float  # the largest one of a logit, in standard errors
+    means: float  # the largest of any logit, in standard errors
     variances: float  # of all logits together, in standard errors
-    ratio: float  # of the variances, ours over theirs
-    error: float  # of the ratio
+    ratio: float  # variance of Stemma / variance of transformers
+    error: float  # standard error of the ratio
 
 
-def difference(ours: Tensor, theirs: Tensor) -> Difference:
-    """(draws, logits) of both. Logits are weighed alike: each is divided by its variance over both."""
-    ours, theirs = ours.double(), theirs.double()
-    spread = (ours.var(0) + theirs.var(0)) / 2
-    moved = spread > 1e-10  # a logit that no draw moves must be the same, to what fp32 computes
-    torch.testing.assert_close(ours[:, ~moved].mean(0), theirs[:, ~moved].mean(0), atol=1e-4, rtol=0)
-    assert moved.any(), "nothing was dropped on either side, which proves nothing"
-    ours, theirs, spread = ours[:, moved], theirs[:, moved], spread[moved]
-    apart = (ours.mean(0) - theirs.mean(0)) / torch.sqrt(spread * (1 / len(ours) + 1 / len(theirs)))
-    squares = [((each - each.mean(0)) ** 2 / spread).mean(1) * len(each) / (len(each) - 1) for each in (ours, theirs)]
-    (one, other), errors = (each.mean() for each in squares), [each.var() / len(each) for each in squares]
-    error = math.sqrt(sum(errors))
-    return Difference(float(apart.abs().max()), float(one - other) / error,
-                      float(one / other) if other > 0 else math.inf, error / float(other) if other > 0 else math.inf)
+def difference(samples: Tensor, hf_samples: Tensor) -> Difference:
+    """Compare (draws, logits) of both. Each logit is divided by its variance, so that all have the same weight."""
+    samples, hf_samples = samples.double(), hf_samples.double()
+    variance = (samples.var(0) + hf_samples.var(0)) / 2
+    varies = variance > 1e-10  # logits without variance must be equal, up to fp32 rounding
+    torch.testing.assert_close(samples[:, ~varies].mean(0), hf_samples[:, ~varies].mean(0), atol=1e-4, rtol=0)
+    assert varies.any(), "no logit varies, so the comparison shows nothing"
+    samples, hf_samples, variance = samples[:, varies], hf_samples[:, varies], variance[varies]
+    scale = torch.sqrt(variance * (1 / len(samples) + 1 / len(hf_samples)))
+    mean_errors = (samples.mean(0) - hf_samples.mean(0)) / scale
+    squares = [((values - values.mean(0)) ** 2 / variance).mean(1) * len(values) / (len(values) - 1)
+               for values in (samples, hf_samples)]
+    total, hf_total = (values.mean() for values in squares)
+    error = math.sqrt(sum(values.var() / len(values) for values in squares))
+    return Difference(float(mean_errors.abs().max()), float(total - hf_total) / error,
+                      float(total / hf_total) if hf_total > 0 else math.inf,
+                      error / float(hf_total) if hf_total > 0 else math.inf)
 
 
-def assert_same_draws(ours: Tensor, theirs: Tensor) -> None:
-    found = difference(ours.flatten(1), theirs.flatten(1))
-    assert VARIANCES * found.error < POWER, f"too few draws to see a difference of {POWER:.0%}: {found}"
-    assert abs(found.variances) < VARIANCES, f"the variances differ: {found}"
-    assert found.means < MEANS, f"the means differ: {found}"
+def assert_same_draws(samples: Tensor, hf_samples: Tensor) -> None:
+    result = difference(samples.flatten(1), hf_samples.flatten(1))
+    enough_draws = MAX_VARIANCE_ERRORS * result.error < DETECTABLE
+    assert enough_draws, f"too few draws to see a difference of {DETECTABLE:.0%}: {result}"
+    assert abs(result.variances) < MAX_VARIANCE_ERRORS, f"the variances differ: {result}"
+    assert result.means < MAX_MEAN_ERRORS, f"the means differ: {result}"
 
 
-def repeated(inputs: dict[str, Tensor], draws: int) -> dict[str, Any]:
+def repeat_rows(inputs: dict[str, Tensor], draws: int) -> dict[str, Any]:
     return {name: value.expand(draws, *value.shape[1:]) for name, value in inputs.items()}

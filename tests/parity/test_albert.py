@@ -1,4 +1,4 @@
-"""ALBERT agrees with `transformers` to 1e-4, in both directions, for each of its classes, shared or not."""
+"""ALBERT agrees with `transformers` to 1e-4, in both directions, for each of its classes, with and without sharing."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ LINES = ["The old clerk copies a letter.", "two  spaces  here ", "na\u00efve Zo\
 def test_albert_agrees_with_transformers(tmp_path, seed, kind, arguments):
     model = assert_agrees_both_ways(reference.random_reference("albert", seed, kind, arguments), tmp_path, seed)
     network = model.recipe.settings.network
-    assert network.sharing == "all" and network.embedding.width == config_of(tmp_path / "theirs")["embedding_size"]
+    assert network.sharing == "all" and network.embedding.width == config_of(tmp_path / "hf")["embedding_size"]
     assert len(model.network.encoder.blocks) == network.layers
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-def test_layers_that_share_nothing_agree(tmp_path, layers):
-    theirs = reference.random_reference("albert", 4, "AlbertForPreTraining", num_hidden_layers=layers,
-                                        num_hidden_groups=layers)
-    model = assert_agrees_both_ways(theirs, tmp_path)
+def test_layers_without_sharing_agree(tmp_path, layers):
+    hf_model = reference.random_reference("albert", 4, "AlbertForPreTraining", num_hidden_layers=layers,
+                                          num_hidden_groups=layers)
+    model = assert_agrees_both_ways(hf_model, tmp_path)
     assert model.recipe.settings.network.sharing == "none"
-    assert config_of(tmp_path / "ours")["num_hidden_groups"] == layers
+    assert config_of(tmp_path / "stemma")["num_hidden_groups"] == layers
 
 
 @pytest.mark.parametrize("settings", [{"hidden_act": "gelu"}, {"hidden_act": "relu"}, {"layer_norm_eps": 0.01},
                                       {"type_vocab_size": 1, "hidden_dropout_prob": 0.1}],
                          ids=lambda settings: "-".join(settings))
 def test_unusual_settings_agree(tmp_path, settings):
-    theirs = reference.random_reference("albert", 5, "AlbertForPreTraining", **settings)
-    model, back = load_both_ways(theirs, tmp_path)
-    assert_same_outputs(model, theirs)
+    hf_model = reference.random_reference("albert", 5, "AlbertForPreTraining", **settings)
+    model, back = load_both_ways(hf_model, tmp_path)
+    assert_same_outputs(model, hf_model)
     assert_same_outputs(model, back)
     assert all(getattr(back.config, name) == value for name, value in settings.items())
 
@@ -57,27 +57,27 @@ def small(*changes: str) -> list[str]:
             "network.embedding.width=12", "network.position.maximum=24", "corpus.sequence_length=24", *changes]
 
 
-OURS = [((), "AlbertForPreTraining"), (("remove=objective.sentence_order",), "AlbertForMaskedLM"),
-        (("network.sharing=none",), "AlbertForPreTraining")]
+SAVED = [((), "AlbertForPreTraining"), (("remove=objective.sentence_order",), "AlbertForMaskedLM"),
+         (("network.sharing=none",), "AlbertForPreTraining")]
 
 
-@pytest.mark.parametrize(("changes", "kind"), OURS, ids=["both", "masked-lm", "unshared"])
-def test_transformers_agrees_with_ours(tmp_path, changes, kind):
+@pytest.mark.parametrize(("changes", "kind"), SAVED, ids=["both", "masked-lm", "unshared"])
+def test_a_saved_model_agrees_in_transformers(tmp_path, changes, kind):
     model = stemma.build("albert", 61, small(*changes))
     reference.perturb(model.network, 3)
-    stemma.save(model, tmp_path / "ours")
-    theirs = reference.assert_loads_into(kind, tmp_path / "ours")
-    assert_same_outputs(model, theirs)
-    assert model.parameter_count() == theirs.num_parameters()
-    again = stemma.load(tmp_path / "ours")
-    assert_same_outputs(again, theirs)
+    stemma.save(model, tmp_path / "stemma")
+    hf_model = reference.assert_loads_into(kind, tmp_path / "stemma")
+    assert_same_outputs(model, hf_model)
+    assert model.parameter_count() == hf_model.num_parameters()
+    again = stemma.load(tmp_path / "stemma")
+    assert_same_outputs(again, hf_model)
     assert again.recipe == model.recipe
     stemma.save(again, tmp_path / "again")
     for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+        assert (tmp_path / "stemma" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
-def test_what_is_shared_is_written_once(tmp_path):
+def test_shared_layers_are_stored_once(tmp_path):
     stemma.save(stemma.build("albert", 61, small()), tmp_path / "m")
     names = load_file(tmp_path / "m/model.safetensors").keys()
     assert any("albert_layer_groups.0." in name for name in names)
@@ -85,13 +85,13 @@ def test_what_is_shared_is_written_once(tmp_path):
 
 
 NOT_ALBERT = {"attention": ["network.sharing=attention"], "feedforward": ["network.sharing=feedforward"],
-              "no map": ["network.embedding.width=20"],
+              "no projection": ["network.embedding.width=20"],
               "pre-norm": ["network.norm.place=pre"], "three orders": ["objective.sentence_order.other=0.3"],
-              "offset": ["network.position.offset=2"], "places": ["network.position.counts=tokens"]}
+              "offset": ["network.position.offset=2"], "counted tokens": ["network.position.counts=tokens"]}
 
 
 @pytest.mark.parametrize("changes", NOT_ALBERT.values(), ids=NOT_ALBERT)
-def test_what_is_not_albert_is_saved_under_our_own_name(tmp_path, changes):
+def test_a_network_that_is_not_albert_is_saved_as_type_stemma(tmp_path, changes):
     model = stemma.build("albert", 61, small(*changes))
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
@@ -103,53 +103,53 @@ def test_what_is_not_albert_is_saved_under_our_own_name(tmp_path, changes):
 
 
 def test_all_unsupported_settings_are_reported_at_once(tmp_path):
-    theirs = reference.random_reference("albert", 1, "AlbertForMaskedLM", num_hidden_layers=4)
-    theirs.save_pretrained(tmp_path)
-    configure(tmp_path, num_hidden_groups=2, inner_group_num=3, embedding_size=theirs.config.hidden_size)
-    with pytest.raises(UserError, match="family albert, of a kind that is not supported") as told:
+    hf_model = reference.random_reference("albert", 1, "AlbertForMaskedLM", num_hidden_layers=4)
+    hf_model.save_pretrained(tmp_path)
+    configure(tmp_path, num_hidden_groups=2, inner_group_num=3, embedding_size=hf_model.config.hidden_size)
+    with pytest.raises(UserError, match="family albert, of a kind that is not supported") as error:
         stemma.load(tmp_path)
-    assert [place for place, _ in told.value.problems] == [
-        "inner_group_num = 3", f"embedding_size = {theirs.config.hidden_size}", "num_hidden_groups = 2"]
+    assert [where for where, _ in error.value.problems] == [
+        "inner_group_num = 3", f"embedding_size = {hf_model.config.hidden_size}", "num_hidden_groups = 2"]
 
 
-# --- with its tokenizer -----------------------------------------------------------------------------------------------
+# --- the tokenizer ----------------------------------------------------------------------------------------------------
 
 
-def test_what_transformers_needs_is_there(tmp_path, text_file):
-    """Our own vocabulary, through AutoTokenizer and the pipeline that fills masks."""
+def test_a_saved_folder_works_with_auto_tokenizer_and_auto_model(tmp_path, text_file):
+    """Through AutoTokenizer and AutoModelForPreTraining."""
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "unigram", 120, lowercase=True,
                                 roles={"start", "separator", "mask"})
     model = stemma.build("albert@tiny", tokenizer.vocab_size)
     model.tokenizer = tokenizer
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
-    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
-    laid_out = tokenizer.with_template("start A separator", "start A separator B:1 separator:1")
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    with_template = tokenizer.with_template("start A separator", "start A separator B:1 separator:1")
     for line in LINES:
-        assert tokens(line)["input_ids"] == laid_out.encode(line).ids
-    made = tokens(LINES[0], LINES[1])
-    assert made["input_ids"] == laid_out.encode(LINES[0], LINES[1]).ids
-    assert made["token_type_ids"] == laid_out.encode(LINES[0], LINES[1]).type_ids
-    theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "m").eval()
-    given = tokens(LINES[0], LINES[1], return_tensors="pt")
+        assert hf_tokenizer(line)["input_ids"] == with_template.encode(line).ids
+    pair = hf_tokenizer(LINES[0], LINES[1])
+    assert pair["input_ids"] == with_template.encode(LINES[0], LINES[1]).ids
+    assert pair["token_type_ids"] == with_template.encode(LINES[0], LINES[1]).type_ids
+    hf_model = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "m").eval()
+    inputs = hf_tokenizer(LINES[0], LINES[1], return_tensors="pt")
     with torch.no_grad():
-        expected = theirs(**given)
-    torch.testing.assert_close(model.logits(**given), expected.prediction_logits, atol=1e-4, rtol=0)
+        expected = hf_model(**inputs)
+    torch.testing.assert_close(model.logits(**inputs), expected.prediction_logits, atol=1e-4, rtol=0)
     assert json.loads((tmp_path / "m/tokenizer_config.json").read_text())["model_max_length"] == 512
 
 
-def test_their_tokenizer_gives_the_same_ids(tmp_path):
+def test_a_tokenizer_of_transformers_loads_with_the_same_ids(tmp_path):
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     pieces = ["\u2581the", "\u2581old", "\u2581clerk", "\u2581copies", "\u2581a", "\u2581letter", "\u2581two", "\u2581",
               *"abcdefghijklmnopqrstuvwxyz.'\""]
     vocabulary = [(piece, 0.0) for piece in special] + [(piece, -float(i)) for i, piece in enumerate(pieces, 1)]
-    theirs = transformers.AlbertTokenizer(vocab=vocabulary)
-    theirs.save_pretrained(tmp_path)
-    ours = Tokenizer.load(tmp_path)
-    assert [ours.encode(line).ids for line in LINES] == [theirs(line)["input_ids"] for line in LINES]
-    both = theirs(*LINES[:2], return_token_type_ids=True)
-    made = ours.encode(*LINES[:2])
-    assert (made.ids, made.type_ids) == (both["input_ids"], both["token_type_ids"])
-    assert ours.kind == "unigram" and ours.lowercase
-    assert {role: ours.special_token_ids[role] for role in ("padding", "unknown", "start", "separator", "mask")} == {
-        "padding": 0, "unknown": 1, "start": 2, "separator": 3, "mask": 4}
+    hf_tokenizer = transformers.AlbertTokenizer(vocab=vocabulary)
+    hf_tokenizer.save_pretrained(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    assert [tokenizer.encode(line).ids for line in LINES] == [hf_tokenizer(line)["input_ids"] for line in LINES]
+    hf_pair = hf_tokenizer(*LINES[:2], return_token_type_ids=True)
+    pair = tokenizer.encode(*LINES[:2])
+    assert (pair.ids, pair.type_ids) == (hf_pair["input_ids"], hf_pair["token_type_ids"])
+    assert tokenizer.kind == "unigram" and tokenizer.lowercase
+    expected = {"padding": 0, "unknown": 1, "start": 2, "separator": 3, "mask": 4}
+    assert {name: tokenizer.special_token_ids[name] for name in expected} == expected

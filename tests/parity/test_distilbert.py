@@ -27,12 +27,12 @@ def test_distilbert_agrees_with_transformers(tmp_path, seed, kind):
                                       {"dropout": 0.0, "attention_dropout": 0.2}, {"sinusoidal_pos_embds": True}],
                          ids=lambda settings: "-".join(settings))
 def test_unusual_settings_agree(tmp_path, settings):
-    """Sinusoids are only how its places start: they stand in the file like any others."""
+    """Sinusoids only initialize the position embedding, which is stored in any case."""
     if "sinusoidal_pos_embds" in settings:
         settings = {**settings, "dim": 20, "n_heads": 2}
-    theirs = reference.random_reference("distilbert", 5, "DistilBertForMaskedLM", **settings)
-    model, back = load_both_ways(theirs, tmp_path)
-    assert_same_outputs(model, theirs)
+    hf_model = reference.random_reference("distilbert", 5, "DistilBertForMaskedLM", **settings)
+    model, back = load_both_ways(hf_model, tmp_path)
+    assert_same_outputs(model, hf_model)
     assert_same_outputs(model, back)
 
 
@@ -48,19 +48,19 @@ def test_a_bert_without_segments_and_pooler_is_a_distilbert_in_transformers(tmp_
     model.tokenizer = tokenizer
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
-    theirs = reference.assert_loads_into("DistilBertForMaskedLM", tmp_path / "m")
-    assert_same_outputs(model, theirs)
+    hf_model = reference.assert_loads_into("DistilBertForMaskedLM", tmp_path / "m")
+    assert_same_outputs(model, hf_model)
     assert stemma.load(tmp_path / "m").recipe == model.recipe
-    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
-    given = tokens("The old clerk.", "A letter.", return_tensors="pt")
-    assert given["input_ids"][0].tolist() == tokenizer.with_template(
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    inputs = hf_tokenizer("The old clerk.", "A letter.", return_tensors="pt")
+    assert inputs["input_ids"][0].tolist() == tokenizer.with_template(
         "start A separator", "start A separator B separator").encode("The old clerk.", "A letter.").ids
     with torch.no_grad():
-        torch.testing.assert_close(model.logits(**given), theirs(**given).logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(model.logits(**inputs), hf_model(**inputs).logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("change", ["network.norm.epsilon=1e-6", "network.sharing=all", "network.position.offset=2",
                                     "network.position.counts=tokens"])
-def test_what_is_not_distilbert_is_saved_under_our_own_name(tmp_path, change):
+def test_a_network_that_is_not_distilbert_is_saved_as_type_stemma(tmp_path, change):
     stemma.save(stemma.build("bert@tiny", 40, [*CHANGES, change]), tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"

@@ -1,4 +1,4 @@
-"""ModernBERT and its decoder agree with `transformers` to 1e-4, in both directions, in long texts and in pieces."""
+"""ModernBERT and its decoder agree with `transformers` to 1e-4, in both directions, with long texts and a cache."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from stemma.recipe_loading import recipe
 from stemma.text.train_tokenizer import train_tokenizer
 from stemma.visibility import Causal
 
-BOTH = [("modernbert", "ModernBertForMaskedLM"), ("modernbert", "ModernBertModel"),
-        ("modernbert-decoder", "ModernBertDecoderForCausalLM"), ("modernbert-decoder", "ModernBertDecoderModel")]
-HEADED = BOTH[::2]
+CLASSES = [("modernbert", "ModernBertForMaskedLM"), ("modernbert", "ModernBertModel"),
+           ("modernbert-decoder", "ModernBertDecoderForCausalLM"), ("modernbert-decoder", "ModernBertDecoderModel")]
+LM_CLASSES = CLASSES[::2]
 SMALL = ["network.width=24", "network.heads=2", "corpus.sequence_length=40", "network.position.maximum=40"]
 COUNTS = {"modernbert@base": 149_655_232, "modernbert@large": 395_881_664, "ettin@17m": 16_913_600,
           "ettin@32m": 32_081_344, "ettin@68m": 68_457_664, "ettin@150m": 149_655_232, "ettin@400m": 395_881_664,
@@ -34,19 +34,19 @@ COUNTS = {"modernbert@base": 149_655_232, "modernbert@large": 395_881_664, "etti
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("family", "kind"), BOTH)
-def test_it_agrees_with_transformers(tmp_path, family, kind, seed):
+@pytest.mark.parametrize(("family", "kind"), CLASSES)
+def test_modernbert_agrees_with_transformers(tmp_path, family, kind, seed):
     assert_agrees_both_ways(reference.random_reference(family, seed, kind), tmp_path, seed)
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
-def test_published_sizes_have_their_parameters(name, count):
-    for twin in (name, name.replace("ettin", "ettin-decoder")):
+def test_published_sizes_have_the_published_parameter_counts(name, count):
+    for recipe_name in (name, name.replace("ettin", "ettin-decoder")):
         with torch.device("meta"):
-            assert build_network(recipe(twin), 50368).parameter_count() == count
+            assert build_network(recipe(recipe_name), 50368).parameter_count() == count
 
 
-@pytest.mark.parametrize(("family", "kind"), HEADED)
+@pytest.mark.parametrize(("family", "kind"), LM_CLASSES)
 @pytest.mark.parametrize("settings", [
     {"hidden_activation": "silu", "classifier_activation": "silu"}, {"num_hidden_layers": 5, "local_attention": 2},
     {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "num_hidden_layers": 3},
@@ -55,53 +55,53 @@ def test_published_sizes_have_their_parameters(name, count):
                          "sliding_attention": {"rope_type": "default", "rope_theta": 7.0}}},
 ], ids=lambda settings: "-".join(settings))
 def test_unusual_settings_agree(tmp_path, family, kind, settings):
-    theirs = reference.random_reference(family, 5, kind, **settings)
-    model, back = load_both_ways(theirs, tmp_path)
-    assert_same_outputs(model, theirs)
+    hf_model = reference.random_reference(family, 5, kind, **settings)
+    model, back = load_both_ways(hf_model, tmp_path)
+    assert_same_outputs(model, hf_model)
     assert_same_outputs(model, back)
 
 
-@pytest.mark.parametrize(("family", "kind"), HEADED)
+@pytest.mark.parametrize(("family", "kind"), LM_CLASSES)
 def test_the_keys_of_earlier_releases_are_read(tmp_path, family, kind):
-    theirs = reference.random_reference(family, 7, kind, num_hidden_layers=5, layer_types=[
-        "sliding_attention" if number % 2 else "full_attention" for number in range(5)], rope_parameters={
+    hf_model = reference.random_reference(family, 7, kind, num_hidden_layers=5, layer_types=[
+        "sliding_attention" if index % 2 else "full_attention" for index in range(5)], rope_parameters={
         "full_attention": {"rope_type": "default", "rope_theta": 50.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 7.0}})
-    theirs.save_pretrained(tmp_path)
+    hf_model.save_pretrained(tmp_path)
     configure(tmp_path, rope_parameters=..., layer_types=..., global_rope_theta=50, local_rope_theta=7.0,
               global_attn_every_n_layers=2)
     model = stemma.load(tmp_path)
     assert model.recipe.settings.network.attention.windows == [0, 3]
-    assert_same_outputs(model, theirs)
+    assert_same_outputs(model, hf_model)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("family", "kind"), HEADED)
+@pytest.mark.parametrize(("family", "kind"), LM_CLASSES)
 def test_long_texts_agree_in_blocks(tmp_path, family, kind):
     """Long enough for windows to be computed in blocks, with padding on either side."""
-    theirs = reference.random_reference(family, 2, kind, num_hidden_layers=3, max_position_embeddings=200)
-    theirs.save_pretrained(tmp_path)
+    hf_model = reference.random_reference(family, 2, kind, num_hidden_layers=3, max_position_embeddings=200)
+    hf_model.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    ids = torch.randint(1, theirs.config.vocab_size, (3, 90), generator=torch.Generator().manual_seed(0))
-    place = torch.arange(90)
-    for real in (torch.ones(3, 90), torch.stack([place < 90, place < 31, place < 7]),
-                 torch.stack([place >= 0, place >= 40, place >= 85])):
-        real = real.long()
-        # rows that begin with padding see themselves there, over here, so that nothing becomes NaN: look at the rest
-        expected = theirs(input_ids=ids, attention_mask=real).logits
-        ours = model.logits(input_ids=ids, attention_mask=real)
-        torch.testing.assert_close(ours[real.bool()], expected[real.bool()], atol=1e-4, rtol=0)
-        assert ours.isfinite().all()
+    ids = torch.randint(1, hf_model.config.vocab_size, (3, 90), generator=torch.Generator().manual_seed(0))
+    position = torch.arange(90)
+    for attention_mask in (torch.ones(3, 90), torch.stack([position < 90, position < 31, position < 7]),
+                           torch.stack([position >= 0, position >= 40, position >= 85])):
+        attention_mask = attention_mask.long()
+        # our padding positions attend to themselves, so that no row is NaN: only the others are compared
+        expected = hf_model(input_ids=ids, attention_mask=attention_mask).logits
+        logits = model.logits(input_ids=ids, attention_mask=attention_mask)
+        torch.testing.assert_close(logits[attention_mask.bool()], expected[attention_mask.bool()], atol=1e-4, rtol=0)
+        assert logits.isfinite().all()
 
 
 @torch.no_grad()
-def test_text_in_pieces_agrees(tmp_path):
-    """Keys are kept as they were turned, from one piece to the next, and windows reach back into them."""
-    theirs = reference.random_reference("modernbert-decoder", 2, "ModernBertDecoderForCausalLM", num_hidden_layers=3)
-    theirs.save_pretrained(tmp_path)
+def test_decoding_with_a_cache_agrees(tmp_path):
+    """Rotated keys are cached from one chunk to the next, and windows reach back into them."""
+    hf_model = reference.random_reference("modernbert-decoder", 2, "ModernBertDecoderForCausalLM", num_hidden_layers=3)
+    hf_model.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    ids = torch.randint(theirs.config.vocab_size, (3, 13), generator=torch.Generator().manual_seed(0))
-    expected = theirs(ids).logits
+    ids = torch.randint(hf_model.config.vocab_size, (3, 13), generator=torch.Generator().manual_seed(0))
+    expected = hf_model(ids).logits
     cache = model.network.new_cache()
     for start, stop in ((0, 5), (5, 6), (6, 12), (12, 13)):
         hidden = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)["encoder"]
@@ -109,19 +109,18 @@ def test_text_in_pieces_agrees(tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("family", "kind"), HEADED)
-def test_stated_positions_agree(tmp_path, family, kind):
-    theirs = reference.random_reference(family, 1, kind)
-    theirs.save_pretrained(tmp_path)
+@pytest.mark.parametrize(("family", "kind"), LM_CLASSES)
+def test_explicit_position_ids_agree(tmp_path, family, kind):
+    hf_model = reference.random_reference(family, 1, kind)
+    hf_model.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    ids = torch.randint(theirs.config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(hf_model.config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [0, 0, 0, 1, 2, 3, 4]])
-    stream = Stream(ids, Causal(), position_ids=positions) if "decoder" in family else Stream(ids,
-                                                                                              position_ids=positions)
+    stream = Stream(ids, *([Causal()] if "decoder" in family else []), position_ids=positions)
     hidden = model.network({"encoder": stream})["encoder"]
-    expected = theirs(ids, position_ids=positions).logits
+    expected = hf_model(ids, position_ids=positions).logits
     torch.testing.assert_close(model.lm_head()(hidden), expected, atol=1e-4, rtol=0)
-    assert (expected - theirs(ids).logits).abs().max() > 1e-2
+    assert (expected - hf_model(ids).logits).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(("name", "kind"), [("modernbert@tiny", "ModernBertForMaskedLM"),
@@ -134,26 +133,26 @@ def test_a_model_trained_here_loads_in_transformers(tmp_path, text_file, name, k
     model.tokenizer = tokenizer
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
-    theirs = assert_loads_into(kind, tmp_path / "m")
-    assert_same_outputs(model, theirs)
+    hf_model = assert_loads_into(kind, tmp_path / "m")
+    assert_same_outputs(model, hf_model)
     assert stemma.load(tmp_path / "m").recipe == model.recipe
-    given = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("The old clerk.", return_tensors="pt")
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("The old clerk.", return_tensors="pt")
     with torch.no_grad():
-        torch.testing.assert_close(model.logits(**given), theirs(**given).logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(model.logits(**inputs), hf_model(**inputs).logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("change", ["network.attention.bias=true", "network.norm.first=true", "network.norm.bias=true",
                                     "network.transition=feedforward", "network.attention.windows=[0,3,5]",
                                     "network.embedding.norm=false", "network.embedding.segments=1",
                                     "network.bias=true"])
-def test_what_is_no_modernbert_is_saved_under_our_own_name(tmp_path, change):
+def test_a_network_that_is_not_modernbert_is_saved_as_type_stemma(tmp_path, change):
     model = stemma.build("modernbert@tiny", 50, [change, "network.width=24", "network.heads=2"])
     stemma.save(model, tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
     assert stemma.load(tmp_path / "m").recipe == model.recipe
 
 
-@pytest.mark.parametrize(("settings", "told"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"attention_bias": True}, "attention_bias = True"), ({"mlp_bias": True}, "mlp_bias = True"),
     ({"norm_bias": True}, "norm_bias = True"), ({"classifier_activation": "relu"}, "classifier_activation = relu"),
     ({"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 10.0, "factor": 2.0},
@@ -161,9 +160,9 @@ def test_what_is_no_modernbert_is_saved_under_our_own_name(tmp_path, change):
     ({"local_attention": 1}, "local_attention = 1"), ({"local_attention": 0}, "local_attention = 0"),
     ({"num_attention_heads": 30, "hidden_size": 30}, "even width"),
 ])
-def test_what_we_cannot_build_is_refused_by_name(tmp_path, settings, told):
+def test_unsupported_settings_are_reported(tmp_path, settings, message):
     reference.random_reference("modernbert", 3, "ModernBertForMaskedLM").save_pretrained(tmp_path)
     configure(tmp_path, **settings)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         stemma.load(tmp_path)
-    assert told in f"{caught.value.message} {caught.value.problems}"
+    assert message in f"{error.value.message} {error.value.problems}"

@@ -1,6 +1,6 @@
-"""Transformer-XL agrees with its literal transcription, memory carried over segments, and keeps the 4.35 layout.
+"""Transformer-XL agrees with its literal transcription, with memory over several segments, and has the 4.35 layout.
 
-How the transcription and this layout agree with transformers 4.35 itself is in `test_transformer_xl_old.py`.
+`test_transformer_xl_old.py` compares the transcription and the layout with transformers 4.35 itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SMALL = {"layers": 2, "width": WIDTH, "heads": HEADS, "attention.head_width": 5,
 CASES = {
     "published": {},
     "empty start": {"memory.start": "empty"},
-    "all of the memory": {"memory.same_length": False},
-    "all, from nothing": {"memory.same_length": False, "memory.start": "empty"},
+    "full memory": {"memory.same_length": False},
+    "full memory, empty start": {"memory.same_length": False, "memory.start": "empty"},
     "clamped": {"position.clamp": 3},
-    "one width": {"embedding.shrink": 1},
-    "undivided": {"embedding.cutoffs": [VOCABULARY], "embedding.shrink": 1, "norm.epsilon": 0.01},
+    "one embedding size": {"embedding.shrink": 1},
+    "one cluster": {"embedding.cutoffs": [VOCABULARY], "embedding.shrink": 1, "norm.epsilon": 0.01},
 }
 CASE = pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 
@@ -46,9 +46,9 @@ def small(changes: dict | None = None, seed: int = 0) -> stemma.Model:
 
 
 def transcribed(model: stemma.Model) -> tuple[transformer_xl.Weights, adaptive_softmax.Weights]:
-    """Our tensors under the names of the literal references: the stack's, and those of the words."""
+    """The tensors under the names of the literal references: of the stack, and of embedding and adaptive softmax."""
     state = {name: value.double() for name, value in model.network.state_dict().items()}
-    stack, words = {}, {}
+    stack, embedding = {}, {}
     for layer in range(model.network.settings.layers):
         block = f"encoder.blocks.{layer}."
         query, key, value = state[f"{block}attention.input.weight"].chunk(3)
@@ -65,17 +65,18 @@ def transcribed(model: stemma.Model) -> tuple[transformer_xl.Weights, adaptive_s
             "feedforward_norm_bias": state[f"{block}feedforward_norm.bias"]}.items()}
     names = {"embedding.tokens.tables.{}.weight": "{}.table", "embedding.tokens.projections.{}.weight": "{}.projection",
              "heads.vocabulary.biases.{}": "{}.bias"}
-    for part in range(3):
-        words |= {name.format(part): state[ours.format(part)] for ours, name in names.items()
-                  if ours.format(part) in state}
-    again = {"heads.vocabulary.first.weight": "0.output_projection", "heads.vocabulary.parts.weight": "tail",
-             "heads.vocabulary.parts.bias": "tail_bias"}
-    return stack, words | {name: state[ours] for ours, name in again.items() if ours in state}
+    for cluster in range(3):
+        embedding |= {name.format(cluster): state[stemma_name.format(cluster)] for stemma_name, name in names.items()
+                      if stemma_name.format(cluster) in state}
+    head_names = {"heads.vocabulary.first.weight": "0.output_projection", "heads.vocabulary.parts.weight": "tail",
+                  "heads.vocabulary.parts.bias": "tail_bias"}
+    embedding |= {name: state[stemma_name] for stemma_name, name in head_names.items() if stemma_name in state}
+    return stack, embedding
 
 
-def assert_near(ours: Tensor, literal: Tensor, what: str) -> None:
-    assert literal.std() > 1e-3, "the answers are all alike, so they prove nothing"
-    difference = float((ours.double() - literal).abs().max())
+def assert_near(result: Tensor, expected: Tensor, what: str) -> None:
+    assert expected.std() > 1e-3, "the expected values are constant, so the comparison shows nothing"
+    difference = float((result.double() - expected).abs().max())
     assert difference <= 1e-4, f"{what} differs by {difference:.2e}"
 
 
@@ -83,34 +84,36 @@ def assert_near(ours: Tensor, literal: Tensor, what: str) -> None:
 @CASE
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 def test_several_segments_agree_with_the_transcription(changes, training):
-    """Kept as inputs while training, as keys and values otherwise, and of another length: the answers are equal."""
+    """The memory holds layer inputs in training, and keys and values in evaluation, with another length."""
     model = small(changes)
-    network, chosen = model.network.train(training), model.network.settings
-    stack, words = transcribed(model)
-    reach = chosen.memory.length if training else chosen.memory.evaluation
-    cutoffs = [cut for cut in chosen.embedding.cutoffs if cut < VOCABULARY]
-    start = transformer_xl.no_memory(chosen.layers, WIDTH, reach if chosen.memory.start == "zeros" else 0)
-    remembered = [start, start]
+    network, settings = model.network.train(training), model.network.settings
+    stack, embedding = transcribed(model)
+    memory_length = settings.memory.length if training else settings.memory.evaluation
+    cutoffs = [cutoff for cutoff in settings.embedding.cutoffs if cutoff < VOCABULARY]
+    start = transformer_xl.no_memory(settings.layers, WIDTH, memory_length if settings.memory.start == "zeros" else 0)
+    memories = [start, start]
     generator, state = torch.Generator().manual_seed(1), None
-    for number, length in enumerate((4, 7, 1, 3)):
+    for segment, length in enumerate((4, 7, 1, 3)):
         ids = torch.randint(VOCABULARY, (2, length), generator=generator)
-        made = network({"encoder": Stream(ids, Causal())}, state)
-        state = made.state
-        scores = network.head("vocabulary")(made["encoder"])
-        loss = network.head("vocabulary").loss(made["encoder"].flatten(0, 1), ids.flatten(), denominator=2.0 * length)
+        outputs = network({"encoder": Stream(ids, Causal())}, state)
+        state = outputs.state
+        scores = network.head("vocabulary")(outputs["encoder"])
+        hidden_states = outputs["encoder"].flatten(0, 1)
+        loss = network.head("vocabulary").loss(hidden_states, ids.flatten(), denominator=2.0 * length)
         expected = 0.0
         for row in range(2):
-            x = adaptive_softmax.embedded(ids[row].tolist(), words, cutoffs, WIDTH)
-            hidden, remembered[row] = transformer_xl.segment(
-                x, remembered[row], stack, HEADS, reach, chosen.position.clamp, chosen.memory.same_length,
-                chosen.norm.epsilon)
-            literal = torch.stack([adaptive_softmax.log_probabilities(each, words, cutoffs) for each in hidden])
-            assert_near(made["encoder"][row], hidden, f"hidden state of segment {number}")
-            assert_near(scores[row].log_softmax(-1), literal, f"log-probability in segment {number}")
-            expected -= literal[range(length), ids[row]].sum() / (2 * length)
+            x = adaptive_softmax.embedded(ids[row].tolist(), embedding, cutoffs, WIDTH)
+            hidden, memories[row] = transformer_xl.segment(
+                x, memories[row], stack, HEADS, memory_length, settings.position.clamp, settings.memory.same_length,
+                settings.norm.epsilon)
+            log_probabilities = torch.stack([adaptive_softmax.log_probabilities(state_vector, embedding, cutoffs)
+                                             for state_vector in hidden])
+            assert_near(outputs["encoder"][row], hidden, f"hidden state of segment {segment}")
+            assert_near(scores[row].log_softmax(-1), log_probabilities, f"log-probability in segment {segment}")
+            expected -= log_probabilities[range(length), ids[row]].sum() / (2 * length)
             if training:
-                for ours, layer in zip(state.hidden_states, remembered[row], strict=True):
-                    assert_near(ours[row], layer, f"memory after segment {number}")
+                for memory, layer in zip(state.hidden_states, memories[row], strict=True):
+                    assert_near(memory[row], layer, f"memory after segment {segment}")
         assert float(loss) == pytest.approx(float(expected), abs=1e-4)
 
 
@@ -121,10 +124,10 @@ BLOCK = ["dec_attn.qkv_net.weight", "dec_attn.o_net.weight", "dec_attn.r_net.wei
          "pos_ff.CoreNet.0.bias", "pos_ff.CoreNet.3.weight", "pos_ff.CoreNet.3.bias", "pos_ff.layer_norm.weight",
          "pos_ff.layer_norm.bias"]
 BLOCKS = {f"transformer.layers.{layer}.{name}" for layer in range(2) for name in BLOCK}
-PARTED = {*(f"transformer.word_emb.emb_layers.{part}.weight" for part in range(3)),
-          *(f"transformer.word_emb.emb_projs.{part}" for part in range(3)),
-          *(f"crit.out_layers.{part}.bias" for part in range(3)),
-          "crit.out_projs.0", "crit.cluster_weight", "crit.cluster_bias"}
+CLUSTERED = {*(f"transformer.word_emb.emb_layers.{part}.weight" for part in range(3)),
+             *(f"transformer.word_emb.emb_projs.{part}" for part in range(3)),
+             *(f"crit.out_layers.{part}.bias" for part in range(3)),
+             "crit.out_projs.0", "crit.cluster_weight", "crit.cluster_bias"}
 ONE_WIDTH = {"transformer.word_emb.emb_layers.0.weight", "crit.out_layers.0.bias", "crit.cluster_weight",
              "crit.cluster_bias"}
 
@@ -140,35 +143,35 @@ def configure(folder, **changes) -> None:
 
 
 def old_layout(model: stemma.Model) -> dict[str, Tensor]:
-    """The tensors of the released file, written down from the transcription's letters: u goes with the content of a key
-    (r_w_bias over there), v with its distance (r_r_bias)."""
-    stack, words = transcribed(model)
-    made = {}
+    """The tensors of the released file, from those of the transcription: u is the bias of a key's content (r_w_bias), v
+    that of its distance (r_r_bias)."""
+    stack, embedding = transcribed(model)
+    tensors = {}
     for layer in range(model.network.settings.layers):
-        told, prefix = {key.partition(".")[2]: value for key, value in stack.items() if key.startswith(f"{layer}.")}, \
-            f"transformer.layers.{layer}."
-        made |= {prefix + name: value for name, value in {
-            "dec_attn.qkv_net.weight": torch.cat([told["query"], told["key"], told["value"]]),
-            "dec_attn.o_net.weight": told["output"], "dec_attn.r_net.weight": told["relative"],
-            "dec_attn.r_w_bias": told["u"], "dec_attn.r_r_bias": told["v"],
-            "dec_attn.layer_norm.weight": told["attention_norm"],
-            "dec_attn.layer_norm.bias": told["attention_norm_bias"],
-            "pos_ff.CoreNet.0.weight": told["inner"], "pos_ff.CoreNet.0.bias": told["inner_bias"],
-            "pos_ff.CoreNet.3.weight": told["outer"], "pos_ff.CoreNet.3.bias": told["outer_bias"],
-            "pos_ff.layer_norm.weight": told["feedforward_norm"],
-            "pos_ff.layer_norm.bias": told["feedforward_norm_bias"]}.items()}
-    for part in range(3):
-        made |= {f"transformer.word_emb.emb_layers.{part}.weight": words[f"{part}.table"],
-                 f"transformer.word_emb.emb_projs.{part}": words[f"{part}.projection"],
-                 f"crit.out_layers.{part}.bias": words[f"{part}.bias"]}
-    made |= {"crit.out_projs.0": words["0.output_projection"], "crit.cluster_weight": words["tail"],
-             "crit.cluster_bias": words["tail_bias"]}
-    return {name: value.float().contiguous() for name, value in made.items()}
+        weights = {key.partition(".")[2]: value for key, value in stack.items() if key.startswith(f"{layer}.")}
+        prefix = f"transformer.layers.{layer}."
+        tensors |= {prefix + name: value for name, value in {
+            "dec_attn.qkv_net.weight": torch.cat([weights["query"], weights["key"], weights["value"]]),
+            "dec_attn.o_net.weight": weights["output"], "dec_attn.r_net.weight": weights["relative"],
+            "dec_attn.r_w_bias": weights["u"], "dec_attn.r_r_bias": weights["v"],
+            "dec_attn.layer_norm.weight": weights["attention_norm"],
+            "dec_attn.layer_norm.bias": weights["attention_norm_bias"],
+            "pos_ff.CoreNet.0.weight": weights["inner"], "pos_ff.CoreNet.0.bias": weights["inner_bias"],
+            "pos_ff.CoreNet.3.weight": weights["outer"], "pos_ff.CoreNet.3.bias": weights["outer_bias"],
+            "pos_ff.layer_norm.weight": weights["feedforward_norm"],
+            "pos_ff.layer_norm.bias": weights["feedforward_norm_bias"]}.items()}
+    for cluster in range(3):
+        tensors |= {f"transformer.word_emb.emb_layers.{cluster}.weight": embedding[f"{cluster}.table"],
+                    f"transformer.word_emb.emb_projs.{cluster}": embedding[f"{cluster}.projection"],
+                    f"crit.out_layers.{cluster}.bias": embedding[f"{cluster}.bias"]}
+    tensors |= {"crit.out_projs.0": embedding["0.output_projection"], "crit.cluster_weight": embedding["tail"],
+                "crit.cluster_bias": embedding["tail_bias"]}
+    return {name: value.float().contiguous() for name, value in tensors.items()}
 
 
 def test_the_old_layout_is_loaded_and_saved_tensor_by_tensor(tmp_path):
-    """Two tensors of one shape that are exchanged both on reading and on writing come back as they were: only a file
-    that our own table did not write can tell."""
+    """A round trip does not notice two tensors of one shape that are swapped both in loading and in saving; a file that
+    our table did not write does."""
     model = small()
     expected = old_layout(model)
     stemma.save(model, tmp_path / "m")
@@ -184,18 +187,18 @@ def test_the_old_layout_is_loaded_and_saved_tensor_by_tensor(tmp_path):
 
 
 @CASE
-def test_what_is_saved_comes_back(tmp_path, changes):
+def test_saving_and_loading_keeps_the_outputs_and_the_bytes(tmp_path, changes):
     model = small(changes)
     stemma.save(model, tmp_path / "m")
-    parted, empty = "embedding.shrink" not in changes, changes.get("memory.start") == "empty"
+    clustered, empty = "embedding.shrink" not in changes, changes.get("memory.start") == "empty"
     assert config_of(tmp_path / "m")["model_type"] == ("stemma" if empty else "transfo-xl")
     if not empty:
         names = set(load_file(tmp_path / "m/model.safetensors"))
-        expected = BLOCKS | (PARTED if parted else ONE_WIDTH)
+        expected = BLOCKS | (CLUSTERED if clustered else ONE_WIDTH)
         if "embedding.cutoffs" in changes:
             expected -= {"crit.cluster_weight", "crit.cluster_bias"}
         assert names == expected
-        configure(tmp_path / "m")  # as another tool would copy it: without the recipe
+        configure(tmp_path / "m")  # without the recipe, as another tool may copy it
     again = stemma.load(tmp_path / "m")
     assert again.load_warnings == []
     assert again.parameter_count() == model.parameter_count()
@@ -205,18 +208,18 @@ def test_what_is_saved_comes_back(tmp_path, changes):
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "m/model.safetensors").read_bytes()
 
 
-def test_missing_files_of_the_old_release_are_reported(tmp_path):
+def test_config_has_the_keys_of_the_old_release(tmp_path):
     stemma.save(small(), tmp_path / "m")
-    told = config_of(tmp_path / "m")
-    assert told["architectures"] == ["TransfoXLLMHeadModel"]
+    config = config_of(tmp_path / "m")
+    assert config["architectures"] == ["TransfoXLLMHeadModel"]
     expected = {"d_model": WIDTH, "d_embed": WIDTH, "d_head": 5, "n_head": HEADS, "d_inner": 17, "n_layer": 2,
                 "vocab_size": VOCABULARY, "cutoffs": [9, 20], "div_val": 2, "mem_len": 6, "clamp_len": 1000,
                 "same_length": True, "tie_projs": [False, True, True], "untie_r": True, "pre_lnorm": False,
                 "attn_type": 0, "adaptive": True, "dropout": 0.0, "dropatt": 0.0}
-    assert {key: told[key] for key in expected} == expected
+    assert {key: config[key] for key in expected} == expected
 
 
-def test_a_small_vocabulary_has_fewer_clusters_and_reports_it(tmp_path):
+def test_a_small_vocabulary_has_fewer_cutoffs(tmp_path):
     model = small({"embedding.cutoffs": [30, 20_000, 40_000]})
     stemma.save(model, tmp_path / "m")
     assert config_of(tmp_path / "m")["cutoffs"] == [30]
@@ -225,14 +228,15 @@ def test_a_small_vocabulary_has_fewer_clusters_and_reports_it(tmp_path):
     assert_close(stemma.load(tmp_path / "m").logits(ids), model.logits(ids))
 
 
-def test_the_copies_of_a_pickled_file_are_compared(tmp_path):
-    """The released file repeats what is tied, and carries the frequencies of its sinusoids."""
+def test_stored_tied_tensors_must_be_equal(tmp_path):
+    """The released file stores tied tensors twice, and the frequencies of the sinusoids."""
     model = small()
     stemma.save(model, tmp_path / "m")
     weights = load_file(tmp_path / "m/model.safetensors")
-    copies = {f"crit.out_layers.{part}.weight": weights[f"transformer.word_emb.emb_layers.{part}.weight"].clone()
-              for part in range(3)}
-    copies |= {f"crit.out_projs.{part}": weights[f"transformer.word_emb.emb_projs.{part}"].clone() for part in (1, 2)}
+    copies = {f"crit.out_layers.{cluster}.weight": weights[f"transformer.word_emb.emb_layers.{cluster}.weight"].clone()
+              for cluster in range(3)}
+    copies |= {f"crit.out_projs.{cluster}": weights[f"transformer.word_emb.emb_projs.{cluster}"].clone()
+               for cluster in (1, 2)}
     copies["transformer.pos_emb.inv_freq"] = torch.ones(WIDTH // 2)
     configure(tmp_path / "m")
     save_file(weights | copies, tmp_path / "m/model.safetensors")
@@ -245,7 +249,7 @@ def test_the_copies_of_a_pickled_file_are_compared(tmp_path):
         stemma.load(tmp_path / "m")
 
 
-def test_a_body_without_its_head(tmp_path):
+def test_a_checkpoint_without_head_loads_and_is_saved_as_one(tmp_path):
     model = small()
     stemma.save(model, tmp_path / "m")
     stored, prefix = load_file(tmp_path / "m/model.safetensors"), "transformer."
@@ -261,26 +265,26 @@ def test_a_body_without_its_head(tmp_path):
     assert load_file(tmp_path / "again/model.safetensors").keys() == weights.keys()
 
 
-@pytest.mark.parametrize(("changes", "told"), [
+@pytest.mark.parametrize(("changes", "message"), [
     ({"untie_r": False, "pre_lnorm": True, "attn_type": 2}, "3"), ({"d_embed": 16}, "d_embed = 16 +only 12 is"),
     ({"tie_projs": [True, True, True]}, "tie_projs = .*only .False, True, True. is supported"),
     ({"mem_len": 0}, "network.memory.evaluation = 0"), ({"tie_weight": False}, "tie_weight = False"),
     ({"tie_word_embeddings": False}, "untied")])
-def test_what_we_do_not_build_is_refused(tmp_path, changes, told):
+def test_unsupported_settings_are_refused(tmp_path, changes, message):
     stemma.save(small(), tmp_path / "m")
     configure(tmp_path / "m", **changes)
     with pytest.raises(UserError) as error:
         stemma.load(tmp_path / "m")
-    if told.isdigit():
-        assert len(error.value.problems) == int(told)
+    if message.isdigit():
+        assert len(error.value.problems) == int(message)
     else:
-        error.match(told)
+        error.match(message)
 
 
 @pytest.mark.parametrize("changes", [{"activation": "gelu"}, {"norm.place": "pre"}, {"embedding.scale": False},
                                      {"attention.windows": [0, 3]}, {"attention.bias": True},
                                      {"embedding.cutoffs": []}], ids=str)
-def test_what_is_no_transformer_xl_is_saved_under_our_own_name(tmp_path, changes):
+def test_a_network_that_is_not_transformer_xl_is_saved_as_type_stemma(tmp_path, changes):
     model = small(changes)
     stemma.save(model, tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"

@@ -1,4 +1,4 @@
-"""Transformer-XL agrees with transformers 4.35.2, which runs in an environment of its own."""
+"""Transformer-XL agrees with transformers 4.35.2, which runs in its own environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 SIZES = {"d_model": 12, "d_embed": 12, "n_head": 3, "d_head": 5, "d_inner": 17, "n_layer": 2, "vocab_size": 41}
 CASES = {
-    # As published, but tiny: narrower and narrower clusters, only the first cluster's projection not shared.
+    # As published, but tiny: embedding sizes shrink, and all projections but the first cluster's are tied.
     "published": {"cutoffs": [9, 20], "div_val": 2, "mem_len": 5, "clamp_len": 6, "same_length": True},
     "wide_embedding": {"d_embed": 16, "cutoffs": [9, 20], "div_val": 2, "mem_len": 5, "clamp_len": 6},
     "character": {"cutoffs": [], "div_val": 1, "mem_len": 6, "clamp_len": -1, "same_length": False, "untie_r": False},
@@ -39,18 +39,18 @@ CASES = {
     "all_shared": {"d_embed": 16, "cutoffs": [9, 20, 31], "div_val": 2, "mem_len": 3, "tie_projs": [True] * 4},
     "no_memory": {"cutoffs": [10], "div_val": 2, "mem_len": 0, "same_length": False, "layer_norm_epsilon": 0.01},
 }
-# What is told of those that we do not build.
+# case -> the key that the error names
 REFUSED = {"wide_embedding": "d_embed", "character": "untie_r", "one_narrow_width": "d_embed",
            "all_shared": "tie_projs", "no_memory": "network.memory.evaluation"}
 
 
 @dataclass
 class Reference:
-    """A model of theirs and what it answered."""
-    folder: Path  # model/ and model_bin/ inside
+    """A model of transformers 4.35.2 and its outputs."""
+    folder: Path  # with model/ and model_bin/
     case: dict[str, Any]
     config: dict[str, Any]
-    answers: dict[str, Tensor]
+    outputs: dict[str, Tensor]
 
     def state(self) -> dict[str, Tensor]:
         return torch.load(self.folder / "model_bin/pytorch_model.bin", weights_only=True)
@@ -58,10 +58,10 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def python(request) -> Path:
-    """The interpreter that has the old library."""
-    place = Path(request.config.cache.mkdir("transformers-4.35.2"))
+    """The Python interpreter with the old transformers."""
+    folder = Path(request.config.cache.mkdir("transformers-4.35.2"))
     try:
-        return old_transformers.environment(place / "environment")
+        return old_transformers.environment(folder / "environment")
     except subprocess.CalledProcessError as problem:
         if "pip" not in problem.cmd:
             raise
@@ -69,29 +69,30 @@ def python(request) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(python, tmp_path_factory) -> Path:
-    """The folder with every reference."""
+def references_folder(python, tmp_path_factory) -> Path:
+    """The folder with all references."""
     out = tmp_path_factory.mktemp("references")
     old_transformers.references(python, [
-        {"name": f"{name}-{start}", "seed": number, "config": {**SIZES, **settings}, "rows": 2,
+        {"name": f"{name}-{start}", "seed": seed, "config": {**SIZES, **settings}, "rows": 2,
          "segments": [4, 7, 1, 3], "start": start}
-        for number, (name, settings) in enumerate(CASES.items()) for start in ("zeros", "empty")], out)
+        for seed, (name, settings) in enumerate(CASES.items()) for start in ("zeros", "empty")], out)
     return out
 
 
 @pytest.fixture(params=[f"{name}-{start}" for name in CASES for start in ("zeros", "empty")])
-def reference(request, made) -> Reference:
-    folder = made / request.param
-    case = next(case for case in json.loads((made / "cases.json").read_text()) if case["name"] == request.param)
+def reference(request, references_folder) -> Reference:
+    folder = references_folder / request.param
+    cases = json.loads((references_folder / "cases.json").read_text())
+    case = next(case for case in cases if case["name"] == request.param)
     return Reference(folder, case, json.loads((folder / "model/config.json").read_text()),
-                     load_file(folder / "answers.safetensors"))
+                     load_file(folder / "outputs.safetensors"))
 
 
 def transcribed(reference: Reference) -> tuple[transformer_xl.Weights, adaptive_softmax.Weights]:
-    """Their tensors under the names of the literal references: the stack's, and those of the words."""
+    """The tensors under the names of the literal references: of the stack, and of embedding and adaptive softmax."""
     state = {name: value.double() for name, value in reference.state().items()}
     config = reference.config
-    stack, words = {}, {}
+    stack, embedding = {}, {}
     for layer in range(config["n_layer"]):
         attention, feedforward = f"transformer.layers.{layer}.dec_attn", f"transformer.layers.{layer}.pos_ff"
         query, key, value = state[f"{attention}.qkv_net.weight"].chunk(3)
@@ -106,55 +107,56 @@ def transcribed(reference: Reference) -> tuple[transformer_xl.Weights, adaptive_
             "feedforward_norm": state[f"{feedforward}.layer_norm.weight"],
             "feedforward_norm_bias": state[f"{feedforward}.layer_norm.bias"]}.items()}
     bounds = [0, *config["cutoffs"], config["vocab_size"]]
-    single = config["div_val"] == 1  # then one table and one projection serve all clusters
+    single = config["div_val"] == 1  # all clusters share one matrix and one projection
     for cluster in range(len(bounds) - 1):
-        number, rows = (0, slice(*bounds[cluster:cluster + 2])) if single else (cluster, slice(None))
-        words[f"{cluster}.table"] = state[f"transformer.word_emb.emb_layers.{number}.weight"][rows]
-        words[f"{cluster}.bias"] = state[f"crit.out_layers.{number}.bias"][rows]
-        if f"transformer.word_emb.emb_projs.{number}" in state:
-            words[f"{cluster}.projection"] = state[f"transformer.word_emb.emb_projs.{number}"]
-            words[f"{cluster}.output_projection"] = state[f"crit.out_projs.{cluster}"]
+        stored_index, rows = (0, slice(*bounds[cluster:cluster + 2])) if single else (cluster, slice(None))
+        embedding[f"{cluster}.table"] = state[f"transformer.word_emb.emb_layers.{stored_index}.weight"][rows]
+        embedding[f"{cluster}.bias"] = state[f"crit.out_layers.{stored_index}.bias"][rows]
+        if f"transformer.word_emb.emb_projs.{stored_index}" in state:
+            embedding[f"{cluster}.projection"] = state[f"transformer.word_emb.emb_projs.{stored_index}"]
+            embedding[f"{cluster}.output_projection"] = state[f"crit.out_projs.{cluster}"]
     if config["cutoffs"]:
-        words |= {"tail": state["crit.cluster_weight"], "tail_bias": state["crit.cluster_bias"]}
-    return stack, words
+        embedding |= {"tail": state["crit.cluster_weight"], "tail_bias": state["crit.cluster_bias"]}
+    return stack, embedding
 
 
-def assert_near(ours: Tensor, theirs: Tensor, what: str, atol: float) -> None:
-    assert theirs.std() > 1e-3, "the answers are all alike, so they prove nothing"
-    difference = float((ours - theirs).abs().max())
+def assert_near(result: Tensor, expected: Tensor, what: str, atol: float) -> None:
+    assert expected.std() > 1e-3, "the expected values are constant, so the comparison shows nothing"
+    difference = float((result - expected).abs().max())
     assert difference <= atol, f"{what} differs by {difference:.2e}"
 
 
 @torch.no_grad()
 def test_literal_transcription_agrees(reference):
-    stack, words = transcribed(reference)
+    stack, embedding = transcribed(reference)
     config = reference.config
     width, cutoffs, memory_length = config["d_model"], config["cutoffs"], config["mem_len"]
     clamp = config["clamp_len"] if config["clamp_len"] > 0 else None
     for row in range(reference.case["rows"]):
         zeros = memory_length if reference.case["start"] == "zeros" else 0
         memory = transformer_xl.no_memory(config["n_layer"], width, zeros)
-        for number, theirs in enumerate(segments_of(reference)):
-            x = adaptive_softmax.embedded(theirs["ids"][row].tolist(), words, cutoffs, width)
+        for index, expected in enumerate(segments_of(reference)):
+            x = adaptive_softmax.embedded(expected["ids"][row].tolist(), embedding, cutoffs, width)
             hidden, memory = transformer_xl.segment(x, memory, stack, config["n_head"], memory_length, clamp,
                                                     config["same_length"], config["layer_norm_epsilon"])
-            scores = torch.stack([adaptive_softmax.log_probabilities(each, words, cutoffs) for each in hidden])
-            assert_near(hidden, theirs["hidden"][row], f"hidden state of segment {number}", 1e-5)
-            assert_near(scores, theirs["log_probabilities"][row], f"log-probability in segment {number}", 1e-5)
+            scores = torch.stack([adaptive_softmax.log_probabilities(state_vector, embedding, cutoffs)
+                                  for state_vector in hidden])
+            assert_near(hidden, expected["hidden"][row], f"hidden state of segment {index}", 1e-5)
+            assert_near(scores, expected["log_probabilities"][row], f"log-probability in segment {index}", 1e-5)
             if memory_length:
-                assert_near(torch.stack(memory), theirs["memory"][:, row], f"memory after segment {number}", 1e-5)
+                assert_near(torch.stack(memory), expected["memory"][:, row], f"memory after segment {index}", 1e-5)
 
 
 def segments_of(reference: Reference) -> Iterator[dict[str, Tensor]]:
-    for number in range(len(reference.case["segments"])):
-        yield {name.removeprefix(f"{number}."): value for name, value in reference.answers.items()
-               if name.startswith(f"{number}.")}
+    for index in range(len(reference.case["segments"])):
+        yield {name.removeprefix(f"{index}."): value for name, value in reference.outputs.items()
+               if name.startswith(f"{index}.")}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("layout", ["model", "model_bin"])
-def test_ours_agrees_or_refuses(reference, layout):
-    """The state carried from segment to segment. A library that starts from nothing is reached by our own setting."""
+def test_the_loaded_model_agrees_or_is_refused(reference, layout):
+    """With memory over several segments. An empty start is a setting of Stemma: network.memory.start."""
     name, _, start = reference.case["name"].rpartition("-")
     if name in REFUSED:
         with pytest.raises(UserError, match=REFUSED[name]):
@@ -162,47 +164,48 @@ def test_ours_agrees_or_refuses(reference, layout):
         return
     model = stemma.load(reference.folder / layout)
     assert model.load_warnings == []
-    assert model.parameter_count() == json.loads((reference.folder / "told.json").read_text())["parameters"]
+    assert model.parameter_count() == json.loads((reference.folder / "info.json").read_text())["parameters"]
     network = model.network
     network.settings = network.settings.model_copy(
         update={"memory": network.settings.memory.model_copy(update={"start": start})})
     state = network.new_cache()
-    for number, theirs in enumerate(segments_of(reference)):
-        hidden = network({"encoder": Stream(theirs["ids"], Causal())}, state)["encoder"]
-        assert_near(hidden, theirs["hidden"], f"hidden state of segment {number}", 1e-4)
-        assert_near(network.head("vocabulary")(hidden), theirs["log_probabilities"], f"segment {number}", 1e-4)
+    for index, expected in enumerate(segments_of(reference)):
+        hidden = network({"encoder": Stream(expected["ids"], Causal())}, state)["encoder"]
+        assert_near(hidden, expected["hidden"], f"hidden state of segment {index}", 1e-4)
+        assert_near(network.head("vocabulary")(hidden), expected["log_probabilities"], f"segment {index}", 1e-4)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
-def test_our_model_loads_in_transformers(made, tmp_path, name, python):
-    """theirs -> ours -> theirs: the same tensors, and the same answers of the old library."""
-    model = stemma.load(made / f"{name}-zeros/model")
+def test_a_saved_model_loads_in_transformers_with_the_same_outputs(references_folder, tmp_path, name, python):
+    """transformers -> Stemma -> transformers: the same tensors and the same outputs."""
+    model = stemma.load(references_folder / f"{name}-zeros/model")
     perturb(model.network, 5)
-    stemma.save(model, tmp_path / "ours")
+    stemma.save(model, tmp_path / "stemma")
     generator = torch.Generator().manual_seed(2)
     segments = [torch.randint(model.network.vocab_size, (2, length), generator=generator) for length in (3, 6, 2)]
-    save_file({str(number): ids for number, ids in enumerate(segments)}, tmp_path / "ids.safetensors")
-    told = old_transformers.read(python, tmp_path / "ours", tmp_path / "ids.safetensors", tmp_path / "answers")
-    assert told["missing_keys"] in ([], ["transformer.pos_emb.inv_freq"])  # which it computes, and need not be stored
-    assert told["unexpected_keys"] == told["mismatched_keys"] == told["error_msgs"] == []
-    assert told["parameters"] == model.parameter_count()
-    answers, state = load_file(tmp_path / "answers.safetensors"), model.network.new_cache()
-    for number, ids in enumerate(segments):
+    save_file({str(index): ids for index, ids in enumerate(segments)}, tmp_path / "ids.safetensors")
+    loading_info = old_transformers.read(python, tmp_path / "stemma", tmp_path / "ids.safetensors",
+                                         tmp_path / "outputs")
+    assert loading_info["missing_keys"] in ([], ["transformer.pos_emb.inv_freq"])  # it is computed
+    assert loading_info["unexpected_keys"] == loading_info["mismatched_keys"] == loading_info["error_msgs"] == []
+    assert loading_info["parameters"] == model.parameter_count()
+    outputs, state = load_file(tmp_path / "outputs.safetensors"), model.network.new_cache()
+    for index, ids in enumerate(segments):
         hidden = model.network({"encoder": Stream(ids, Causal())}, state)["encoder"]
-        assert_near(hidden, answers[f"{number}.hidden"], f"hidden state of segment {number}", 1e-4)
-        assert_near(model.lm_head()(hidden), answers[f"{number}.log_probabilities"], f"segment {number}", 1e-4)
+        assert_near(hidden, outputs[f"{index}.hidden"], f"hidden state of segment {index}", 1e-4)
+        assert_near(model.lm_head()(hidden), outputs[f"{index}.log_probabilities"], f"segment {index}", 1e-4)
 
 
-def test_published_size(made):
-    """Their count, and the names and shapes of every tensor of ours at that size."""
-    told = json.loads((made / "published.json").read_text())
-    assert told["parameters"] == 285_205_322
+def test_the_published_size_has_the_published_tensors(references_folder):
+    """The parameter count of transformers, and the names and shapes of all saved tensors at that size."""
+    published = json.loads((references_folder / "published.json").read_text())
+    assert published["parameters"] == 285_205_322
     with torch.device("meta"):
         network = stemma.build("transformer-xl@large").network
     state = network.state_dict()
     keys = TRANSFORMER_XL.tensor_keys(network.heads, state, bare=False)
-    ours = {name: list(tensor.shape) for name, tensor in to_hf(keys, state, network.settings.heads).items()}
-    copies = {name for name, _ in TRANSFORMER_XL.tied_names(ours, bare=False)}
-    assert ours == {name: shape for name, shape in told["tensors"].items()
-                    if name not in copies and not name.endswith(TRANSFORMER_XL.ignored_buffers)}
+    shapes = {name: list(tensor.shape) for name, tensor in to_hf(keys, state, network.settings.heads).items()}
+    copies = {name for name, _ in TRANSFORMER_XL.tied_names(shapes, bare=False)}
+    assert shapes == {name: shape for name, shape in published["tensors"].items()
+                      if name not in copies and not name.endswith(TRANSFORMER_XL.ignored_buffers)}

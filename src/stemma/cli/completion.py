@@ -1,7 +1,7 @@
-"""Shell completion: `stemma --install-completion`, and what TAB offers for the name of a recipe.
+"""Shell completion: `stemma --install-completion`, and the completions of recipe names.
 
-The scripts call `stemma` itself with `_STEMMA_COMPLETE` set, and typer answers from the options of the verbs. Recipes
-are found by looking at their files: to import what checks them would take longer than a person waits for TAB.
+The scripts call `stemma` with `_STEMMA_COMPLETE` set, and typer prints the completions. Recipe names come from the
+files alone: importing the recipe loader is too slow for TAB.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stemma.errors import UserError, did_you_mean
 
 VARIABLE = "_STEMMA_COMPLETE"
 FLAGS = ("--install-completion", "--show-completion")
-RECIPES = (Path(__file__).parent.parent / "recipes", Path("recipes"))  # ours, and the user's
+RECIPES = (Path(__file__).parent.parent / "recipes", Path("recipes"))  # of the package, and of the user
 
-# bash parts words at "@", "=" and ":", which stand inside the names of recipes and in changes: they are put together
-# for the question, and taken off the answers
+# bash splits words at "@", "=" and ":", which occur in recipe names and changes. The script passes the whole word and
+# strips the part before the last of them from the completions.
 BASH = r"""
 _stemma_completion() {
     local IFS=$' \t\n' line=${COMP_LINE:0:COMP_POINT} words current last
@@ -51,21 +51,21 @@ end
 complete --command stemma --no-files --arguments "(__stemma_complete get-args)" --condition "__stemma_complete is-args"
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-# where the script goes, and what a file that the shell reads must say for it to be found
-PLACES = {"bash": (".bash_completions/stemma.sh", ".bashrc", "source ~/.bash_completions/stemma.sh"),
+# For each shell: the file for the script, the start-up file, and the line in it that loads the script.
+INSTALL_PATHS = {"bash": (".bash_completions/stemma.sh", ".bashrc", "source ~/.bash_completions/stemma.sh"),
           "zsh": (".zfunc/_stemma", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
           "fish": (".config/fish/completions/stemma.fish", None, "")}
 
 
-def with_shell(words: Sequence[str]) -> list[str]:
-    """The command line with the shell that is running, where it asks for completion and names none."""
+def add_running_shell(words: Sequence[str]) -> list[str]:
+    """The command line with the name of the running shell added to a completion flag without one."""
     if words and words[0] in FLAGS and (len(words) == 1 or words[1].startswith("-")):
         return [words[0], _running_shell(), *words[1:]]
     return list(words)
 
 
-def prepare() -> None:
-    """If a shell asks what TAB may offer, make typer answer."""
+def init_completion() -> None:
+    """Set up typer's completion if a shell script calls for it."""
     if VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 
@@ -83,8 +83,8 @@ def _running_shell() -> str:
 
 def _script(shell: str) -> str:
     if shell not in SCRIPTS:
-        found = f'there is no completion for "{shell}".' if shell else "which shell this is cannot be told."
-        raise UserError(f"{found}{did_you_mean(shell, SCRIPTS)} Name one of {', '.join(SCRIPTS)}, as in `stemma "
+        problem = f'there is no completion for "{shell}".' if shell else "cannot detect the running shell."
+        raise UserError(f"{problem}{did_you_mean(shell, SCRIPTS)} Name one of {', '.join(SCRIPTS)}, as in `stemma "
                         "--install-completion bash`.")
     return SCRIPTS[shell].strip() + "\n"
 
@@ -99,50 +99,50 @@ def _install(shell: str | None) -> None:
     if shell is None:
         return
     content = _script(shell)
-    place, settings, line = PLACES[shell]
-    file = Path.home() / place
+    script_path, startup_path, line = INSTALL_PATHS[shell]
+    file = Path.home() / script_path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content, encoding="utf-8")
-    if settings is not None:
-        known = Path.home() / settings
-        text = known.read_text(encoding="utf-8") if known.is_file() else ""
+    if startup_path is not None:
+        startup = Path.home() / startup_path
+        text = startup.read_text(encoding="utf-8") if startup.is_file() else ""
         if line not in text.splitlines():
-            known.write_text(text + ("" if not text or text.endswith("\n") else "\n") + line + "\n", encoding="utf-8")
-    print(f"completion for {shell} is in {file}; open another terminal to use it.")
+            startup.write_text(text + ("" if not text or text.endswith("\n") else "\n") + line + "\n", encoding="utf-8")
+    print(f"completion for {shell} is in {file}; open a new terminal to use it.")
     raise typer.Exit
 
 
 InstallOption = Annotated[str | None, typer.Option(FLAGS[0], metavar="[SHELL]", callback=_install, is_eager=True,
-                                                   show_default=False, help="Set up completion by TAB for this shell: "
+                                                   show_default=False, help="Install TAB completion for this shell: "
                                                    f"{', '.join(SCRIPTS)}.")]
 ShowOption = Annotated[str | None, typer.Option(FLAGS[1], metavar="[SHELL]", callback=_show, is_eager=True,
-                                                show_default=False, help="Print the script that does it.")]
+                                                show_default=False, help="Print the completion script.")]
 
 
 def recipe_names(incomplete: str) -> list[str]:
-    """The recipes whose names begin so, each with its sizes; those of the user's folder recipes/ among them."""
+    """Recipe names, with and without size, that start with `incomplete`; also those of the folder recipes/."""
     paths = {path.stem: path for folder in reversed(RECIPES) if folder.is_dir() for path in folder.glob("*.toml")}
     name, _, _ = incomplete.partition("@")
-    found = []
-    for one in sorted(paths):
-        if one.startswith(name):
-            found += [one, *(f"{one}@{size}" for size in _sizes(one, paths))]
-    return [one for one in found if one.startswith(incomplete)]
+    candidates = []
+    for stem in sorted(paths):
+        if stem.startswith(name):
+            candidates += [stem, *(f"{stem}@{size}" for size in _sizes(stem, paths))]
+    return [candidate for candidate in candidates if candidate.startswith(incomplete)]
 
 
 def _sizes(name: str, paths: Mapping[str, Path]) -> list[str]:
-    """The sizes of the recipe itself, and those of its whole line that are for laptops."""
-    found: dict[str, None] = {}
-    seen: set[str] = set()
-    here: str | None = name
-    while here is not None and here in paths and here not in seen:
-        seen.add(here)
+    """The recipe's own sizes, and the laptop sizes of its ancestors."""
+    sizes: dict[str, None] = {}
+    visited: set[str] = set()
+    current: str | None = name
+    while current is not None and current in paths and current not in visited:
+        visited.add(current)
         try:
-            content: dict[str, Any] = tomllib.loads(paths[here].read_text(encoding="utf-8"))
+            content: dict[str, Any] = tomllib.loads(paths[current].read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            break  # whoever uses it is told what is wrong with it
-        sizes = content.get("sizes", {})
-        found |= dict.fromkeys(size for size, values in sizes.items() if here == name or values.get("laptop"))
+            break  # the error is reported when the recipe is used
+        sizes |= dict.fromkeys(size for size, values in content.get("sizes", {}).items()
+                               if current == name or values.get("laptop"))
         parent = content.get("parent")
-        here = Path(parent).stem if isinstance(parent, str) else None
-    return list(found)
+        current = Path(parent).stem if isinstance(parent, str) else None
+    return list(sizes)

@@ -1,4 +1,4 @@
-"""`fill` and `embed`: ask a finished model."""
+"""`fill` and `embed`: predictions for masked tokens, and embeddings of texts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from stemma.cli.common_options import USE, computes
-from stemma.cli.options import Encoded, FieldOption, OverwriteOption
+from stemma.cli.options import FieldOption, FileEncoding, OverwriteOption
 from stemma.cli.output import JsonOption, console, emit
 from stemma.errors import pluralize
 
 logger = logging.getLogger(__name__)
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run, its model/, or a Hugging Face folder.")]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL",
+                                              help="A run folder, its model/, or a Hugging Face folder.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,29 +25,29 @@ def register(app: typer.Typer) -> None:
 
 
 @computes
-def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] in it.")],
-         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5,
+def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK].")],
+         top: Annotated[int, typer.Option(help="Number of predictions per mask.")] = 5,
          json: JsonOption = False) -> None:
-    """Guess the masked words of a text.
+    """Predict the masked tokens of a text.
 
     Example: stemma fill run "the [MASK] of the list"
     """
     from stemma.device import choose_device
     from stemma.exchange.load import find_generator, open_model
-    from stemma.generation.fill import fill as guess
+    from stemma.generation.fill import fill as predict_masks
 
     generator = find_generator(model)
     if generator is not None:
-        logger.info(f"{model} judges tokens and does not guess them; its generator does: {generator}")
+        logger.info(f"{model} judges tokens and does not predict them; using its generator: {generator}")
     loaded = open_model(generator or model, choose_device())
-    predictions = guess(loaded, text, top)
+    predictions = predict_masks(loaded, text, top)
 
     def human() -> None:
         from rich.text import Text
 
         for prediction in predictions:
             if len(predictions) > 1:
-                console().print(Text(f"place {prediction['position']}", style="dim"))
+                console().print(Text(f"position {prediction['position']}", style="dim"))
             for candidate in prediction["candidates"]:
                 bar = "█" * round(40 * candidate["probability"])
                 console().print(Text(f"{candidate['probability']:7.1%}  {candidate['token']:<16} {bar}"))
@@ -56,14 +57,15 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
 
 @computes
 def embed(model: ModelArgument,
-          path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text, one a line; blank lines are skipped.")],
-          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")], encoded: Encoded,
-          pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first place).")] = "mean",
-          normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
+          path: Annotated[list[str], typer.Argument(metavar="PATH",
+                                                    help="Texts, one per line; blank lines are skipped.")],
+          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")], encoded: FileEncoding,
+          pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first position).")] = "mean",
+          normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to L2 norm 1.")] = False,
           field: FieldOption = "text",
           overwrite: OverwriteOption = False,
           json: JsonOption = False) -> None:
-    """One vector for each line of text, as a numpy file.
+    """Compute an embedding for each line of text and write them as a numpy file.
 
     Example: stemma embed run sentences.txt --out vectors.npy
     """
@@ -76,7 +78,7 @@ def embed(model: ModelArgument,
     from stemma.device import choose_device
     from stemma.errors import UserError
     from stemma.exchange.load import open_model
-    from stemma.tasks.embed import embed as compute
+    from stemma.tasks.embed import embed as compute_embeddings
     from stemma.text.readers import read_passages
 
     if out.is_dir():
@@ -85,14 +87,14 @@ def embed(model: ModelArgument,
     passages = read_passages(path, documents="line", field=field, **encoded.options())
     texts = [passage.text for passage in passages if passage.starts_document]
     loaded = open_model(model, choose_device())
-    began = time.perf_counter()
-    vectors = compute(loaded, texts, pooling, normalize)
-    seconds = time.perf_counter() - began
+    start = time.perf_counter()
+    vectors = compute_embeddings(loaded, texts, pooling, normalize)
+    seconds = time.perf_counter() - start
     content = io.BytesIO()
     np.save(content, vectors)
     make_folder(out.parent)
     atomic_write(out, content.getvalue())
     result = {"out": str(out), "vectors": len(vectors), "width": vectors.shape[1], "pooling": pooling,
               "normalized": normalize, "seconds": seconds}
-    emit(result, json, lambda: print(f"{pluralize(len(vectors), 'vector')} of {pluralize(vectors.shape[1], 'number')} "
-                                     f"in {out} ({seconds:.1f} s)"))
+    emit(result, json, lambda: print(f"{pluralize(len(vectors), 'vector')} of size {vectors.shape[1]:,} in {out} "
+                                     f"({seconds:.1f} s)"))

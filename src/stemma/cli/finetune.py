@@ -1,4 +1,4 @@
-"""`stemma finetune`: a model learns a task from examples. A verb for each task."""
+"""`stemma finetune`: fine-tune a model on a task. Each task is a verb."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from stemma import registry
 from stemma.cli.common_options import computes
-from stemma.cli.options import Encoded, NewRun, PairOptions, TaskBudget
+from stemma.cli.options import FileEncoding, NewRun, PairOptions, TaskBudget
 from stemma.cli.output import JsonOption
 from stemma.cli.pretrain import finish
 from stemma.cli.recipes import ChangesArgument
@@ -24,8 +24,8 @@ finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 class TaskGroup(TyperGroup):
-    """A verb for each registered kind of task. A data set's name is a task too: that of its kind, in the set's own file
-    format."""
+    """A verb for each registered kind of task. The name of a data set is a verb too: its kind of task, in its official
+    file format."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return registry.kinds("task")
@@ -33,15 +33,15 @@ class TaskGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in self.commands:
             return super().get_command(ctx, cmd_name)
-        known = registry.find("task", cmd_name) is not None
-        if not known:
+        exists = registry.find("task", cmd_name) is not None
+        if not exists:
             from stemma.tasks.datasets import DATASETS
 
-            known = cmd_name in DATASETS
-        return super().get_command(ctx, DEFAULT_KIND) if known else None
+            exists = cmd_name in DATASETS
+        return super().get_command(ctx, DEFAULT_KIND) if exists else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """With the idea of each kind, which its own object states."""
+        """Each kind with the description of its class."""
         from stemma.tasks.kinds import task_kind
 
         with formatter.section("Commands"):
@@ -49,20 +49,20 @@ class TaskGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not ctx.resilient_parsing and registry.find("task", args[0]) is None:
-            load_named_plugins(args)  # the kind may be one of theirs
+            load_named_plugins(args)  # a plug-in may register the kind
         unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
         if unknown and not ctx.resilient_parsing:
             from stemma.tasks.datasets import DATASETS
 
-            known = [*self.list_commands(ctx), *DATASETS]
-            raise UserError(f'no task "{args[0]}".{did_you_mean(args[0], known)} There are {", ".join(known)}.')
+            names = [*self.list_commands(ctx), *DATASETS]
+            raise UserError(f'no task "{args[0]}".{did_you_mean(args[0], names)} There are {", ".join(names)}.')
         return super().resolve_command(ctx, args)
 
 
 @finetune_app.callback()
 def _tasks() -> None:
-    """Teach a model a task, starting from its weights: one of those below, or a data set by its name in its official
-    format (sst2, cola, mrpc, stsb, mnli, squad2, conll2003, chnsenticorp, lcqmc, cmrc2018, ...).
+    """Fine-tune a model on a task: one of those below, or a data set by name, in its official format
+    (sst2, cola, mrpc, stsb, mnli, squad2, conll2003, chnsenticorp, lcqmc, cmrc2018, ...).
 
     Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
 
@@ -72,15 +72,15 @@ def _tasks() -> None:
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """What a task is learnt from and judged by."""
+    """The example files of a task, its columns and metrics."""
 
-    train: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to learn from.")]
-    dev: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to watch progress by.")]
-    test: Annotated[str | None, typer.Option(metavar="FILE", help="Examples to score at the end only.")] = None
-    columns: Annotated[str | None, typer.Option(metavar="OURS=FILE'S,...", help="Columns of a table that are named "
-                                                "otherwise: text=review,label=stars; or their numbers, if there is no "
-                                                "header: text=1,label=2.")] = None
-    metric: Annotated[list[str] | None, typer.Option(help="What to measure; the first decides.")] = None
+    train: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Training examples.")]
+    dev: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Validation examples.")]
+    test: Annotated[str | None, typer.Option(metavar="FILE", help="Test examples, scored once at the end.")] = None
+    columns: Annotated[str | None, typer.Option(metavar="FIELD=COLUMN,...", help="Columns of a table with other names: "
+                                                "text=review,label=stars; or column numbers, if there is no header: "
+                                                "text=1,label=2.")] = None
+    metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated. The first one decides.")] = None
 
     def files(self) -> dict[str, str]:
         return {"train": self.train, "dev": self.dev, **({"test": self.test} if self.test else {})}
@@ -88,45 +88,46 @@ class ExampleFiles:
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """What is tried several times."""
+    """Repeated training with other learning rates or seeds."""
 
-    rates: Annotated[str | None, typer.Option(metavar="R,R,...", help="Try these learning rates and keep the best on "
-                                                                      "dev.")] = None
-    restarts: Annotated[int, typer.Option(metavar="K", help="Try K seeds: the best, mean and spread are told.")] = 1
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="Score the restarts together, too: their logits "
-                                                              "averaged.")] = False
+    rates: Annotated[str | None, typer.Option(metavar="R,R,...", help="Try these learning rates; keep the one with the "
+                                                                      "best dev score.")] = None
+    restarts: Annotated[int, typer.Option(metavar="K", help="Train with K seeds; report best, mean and std.")] = 1
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Also score the ensemble of the restarts (mean "
+                                                              "logits).")] = False
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """The network as it is, read by a learner of its own."""
+    """Feature-based transfer: the network is frozen, and a BiLSTM is trained on its hidden states."""
 
-    features: Annotated[bool, typer.Option("--features", help="Leave the network as it is: a BiLSTM learns to read its "
-                                                              "layers.")] = False
-    layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Which layers --features mixes: all or last4; "
-                                        "side by side: concat4; or one: last, before-last, embedding.")] = "all"
+    features: Annotated[bool, typer.Option("--features", help="Freeze the network and train a BiLSTM on its hidden "
+                                                              "states.")] = False
+    layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Layers for --features: a weighted sum (all, "
+                                        "last4), a concatenation (concat4), or one layer (last, before-last, "
+                                        "embedding).")] = "all"
 
-    def chosen(self) -> str | None:
-        """The layers, or None where the network itself is trained."""
+    def selected_layers(self) -> str | None:
+        """The layers, or None if the network itself is trained."""
         if self.layers != "all" and not self.features:
-            raise UserError("--layers says which layers --features mixes; add --features, or leave it out.")
+            raise UserError("--layers selects the layers for --features; add --features, or leave it out.")
         return self.layers if self.features else None
 
 
 @computes
 def finetune_task(
     context: typer.Context, model: ModelOption, examples: ExampleFiles, run: NewRun, budget: TaskBudget,
-    trials: TrialOptions, features: FeatureOptions, encoded: Encoded,
+    trials: TrialOptions, features: FeatureOptions, encoded: FileEncoding,
     changes: ChangesArgument = None,
-    class_weights: Annotated[str | None, typer.Option(metavar="balanced|A,B,...", help="How much each class counts: by "
-                                                      "its rarity, or a number for each in order.")] = None,
-    style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="How a language "
-                                              "model is asked: with new tokens and while it goes on guessing text, or "
-                                              "as it is.")] = None,
+    class_weights: Annotated[str | None, typer.Option(metavar="balanced|A,B,...", help="Loss weights of the classes: "
+                                                      "inverse frequency, or one number per class in order.")] = None,
+    style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="Format for a "
+                                              "causal LM: gpt adds special tokens and an auxiliary LM loss; plain has "
+                                              "neither.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Teach a model this task from examples: a table with named columns (.tsv, .csv, .jsonl), or a data set's own
-    files. Interrupted anywhere, `stemma resume` goes on.
+    """Fine-tune a model on this task, with a table with named columns (.tsv, .csv, .jsonl) or the official files of a
+    data set. `stemma resume` continues an interrupted run.
 
     Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
 
@@ -139,21 +140,20 @@ def finetune_task(
     from stemma.tasks.runs.finetune import TaskArguments, finetune
     from stemma.tasks.runs.sweep import Sweep
 
-    layers = features.chosen()
+    layers = features.selected_layers()
     values = {} if class_weights is None else {"balance": class_weights}
     task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),
-                         examples.metric or (), values,
-                layers, style)
+                         examples.metric or (), values, layers, style)
     result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
                       reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), show=sys.stderr.isatty())
     finish(result, run.out, json)
 
 
-DEFAULT_KIND = next(iter(registry.BUILT_IN["task"]))  # the verb that every other kind and data set has, too
+DEFAULT_KIND = next(iter(registry.BUILT_IN["task"]))  # every other kind and data set has the options of this verb
 
 
 def load_named_plugins(args: list[str]) -> None:
-    """Load what `--plugin` names before it is known what the verb is."""
+    """Load the files of `--plugin` before the verb is resolved: they may register it."""
     from stemma.plugins import use_plugin
 
     for word, following in zip(args, [*args[1:], ""], strict=True):
@@ -168,9 +168,9 @@ def parse_columns(columns: str | None) -> dict[str, str] | None:
     if columns is None:
         return None
     pairs = [pair.partition("=") for pair in columns.split(",")]
-    if any(not ours.strip() or not theirs.strip() for ours, _, theirs in pairs):
-        raise UserError(f'--columns is "{columns}"; write ours=theirs, such as text=review,label=stars.')
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    if any(not field.strip() or not column.strip() for field, _, column in pairs):
+        raise UserError(f'--columns is "{columns}"; write field=column, such as text=review,label=stars.')
+    return {field.strip(): column.strip() for field, _, column in pairs}
 
 
 _Pairs = list[str] | None
@@ -178,35 +178,35 @@ _Pairs = list[str] | None
 
 @dataclass(frozen=True)
 class PairFiles:
-    """What pairs are learnt from and judged by."""
+    """The files of source and target texts."""
 
-    train: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Pairs to learn: .tsv, .csv, "
+    train: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Training pairs: .tsv, .csv, "
                                           ".jsonl, or sources with --train-target.")] = None
     train_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False,
-                                                 help="The targets, line by line.")] = None
+                                                 help="Targets of --train, line by line.")] = None
     dev: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False,
-                                        help="Pairs to watch progress by and to score.")] = None
-    dev_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Their targets.")] = None
+                                        help="Validation pairs.")] = None
+    dev_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Targets of --dev.")] = None
     test: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False,
-                                         help="Pairs to score at the end only.")] = None
-    test_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Their targets.")] = None
+                                         help="Test pairs, scored once at the end.")] = None
+    test_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Targets of --test.")] = None
 
 
 @finetune_app.command()
 @computes
 def seq2seq(
-    model: ModelOption, pairs: PairFiles, run: NewRun, budget: TaskBudget, pairing: PairOptions, encoded: Encoded,
+    model: ModelOption, pairs: PairFiles, run: NewRun, budget: TaskBudget, pairing: PairOptions, encoded: FileEncoding,
     changes: ChangesArgument = None,
-    tasks: Annotated[str | None, typer.Option(metavar="PLAN.toml", show_default=False, help="Instead of these: several "
-                                              "tasks, and how often each is drawn.")] = None,
+    tasks: Annotated[str | None, typer.Option(metavar="PLAN.toml", show_default=False, help="Several tasks and their "
+                                              "sampling rates, instead of the files above.")] = None,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every source, such as '
                                                              '"summarize: ".')] = "",
-    beams: Annotated[int, typer.Option(metavar="N", help="Search with so many beams when scoring.")] = 4,
+    beams: Annotated[int, typer.Option(metavar="N", help="Beam size when scoring.")] = 4,
     json: JsonOption = False,
 ) -> None:
-    """Teach a model to write one text from another; interrupted anywhere, `stemma resume` goes on.
+    """Fine-tune a model to generate a target text from a source text. `stemma resume` continues an interrupted run.
 
-    In JSON lines a source may be a list of sentences, and a target a list of texts of which any will do.
+    In JSON lines a source may be a list of sentences, and a target a list of reference texts.
 
     Example: stemma finetune seq2seq --model run --train train.en --train-target train.de --dev dev.tsv --out tuned
 
@@ -219,14 +219,14 @@ def seq2seq(
     from stemma.tasks.runs.seq2seq_data import SPLITS, data_from_cli
 
     files: dict[str, _Pairs] = vars(pairs)
-    given = [f"--{key.replace('_', '-')}" for key, paths in files.items() if paths]
-    given += [name for name, stated in (("--prefix", prefix), ("--columns", pairing.stated["--columns"])) if stated]
-    if tasks is not None and given:
-        raise UserError(f"--tasks says all about its tasks; leave out {', '.join(given)}, or put it into {tasks}.")
+    used = [f"--{key.replace('_', '-')}" for key, paths in files.items() if paths]
+    used += [name for name, is_set in (("--prefix", prefix), ("--columns", pairing.is_set["--columns"])) if is_set]
+    if tasks is not None and used:
+        raise UserError(f"--tasks says all about its tasks; leave out {', '.join(used)}, or put it into {tasks}.")
     missing = [f"--{name}" for name in SPLITS[:2] if not files[name]]
     if tasks is None and missing:
-        raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name a file of pairs "
-                        "to learn and one to score, or a plan of several tasks with --tasks.")
+        raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name files of "
+                        "pairs for training and for scoring, or a plan of several tasks with --tasks.")
     if tasks is None:
         data = data_from_cli({key: paths or [] for key, paths in files.items()}, prefix, pairing.columns)
     else:
@@ -238,11 +238,10 @@ def seq2seq(
 
     reading = replace(encoded.reading(), empty=pairing.empty)
     result = finetune_seq2seq(model, data, run.out, **budget.options(), **run.options(), beams=beams,
-                              changes=changes or (),
-                      reading=reading, show=sys.stderr.isatty())
+                              changes=changes or (), reading=reading, show=sys.stderr.isatty())
     finish(result, run.out, json)
 
 
 for _kind in registry.BUILT_IN["task"]:
-    if _kind != seq2seq.__name__:  # which has pairs of texts, and options of its own
+    if _kind != seq2seq.__name__:  # seq2seq has its own options
         finetune_app.command(_kind)(finetune_task)

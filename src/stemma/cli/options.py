@@ -1,7 +1,7 @@
-"""The options that verbs share, each defined once, and the groups in which they come.
+"""Options that verbs share, each defined once, and groups of them.
 
 A verb takes a group as one parameter: `text: TextOptions` gives it --documents, --field, --encoding and --errors
-(`common.py` spells a group out for typer). A group without defaults for all of its fields is required.
+(`common_options.py` expands a group into single options for typer). A field without a default is a required option.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from stemma.cli.output import at_least
 if TYPE_CHECKING:
     from stemma.training.run_folder import TextReadingOptions
 
-DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a document: blank, line or file.")]
-FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
-EncodingOption = Annotated[str, typer.Option(help="The text's encoding.")]
-ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict, replace or ignore.")]
-PairsOption = Annotated[bool, typer.Option("--pairs", help="Parallel text: tables of source and target.")]
+DocumentsOption = Annotated[str, typer.Option(help="What ends a document in plain text: blank (line), line or file.")]
+FieldOption = Annotated[str, typer.Option(help="Text field of jsonl or parquet.")]
+EncodingOption = Annotated[str, typer.Option(help="Encoding of the text.")]
+ErrorsOption = Annotated[str, typer.Option(help="Bytes that are invalid in the encoding: strict, replace or ignore.")]
+PairsOption = Annotated[bool, typer.Option("--pairs", help="Parallel text: PATH is a table of source and target.")]
 TargetOption = Annotated[list[str] | None, typer.Option(
-    metavar="PATH", show_default=False, help="Parallel text: the other side, line by line; once for each PATH.")]
-ColumnsOption = Annotated[str, typer.Option(help="Which columns of such a table, the source first.")]
+    metavar="PATH", show_default=False, help="Parallel text: the target side, line by line; one for each PATH.")]
+ColumnsOption = Annotated[str, typer.Option(help="Column names of source and target in a table of pairs.")]
 EmptyOption = Annotated[str, typer.Option(help="Pairs with an empty side: refuse or skip.")]
-SeedOption = Annotated[int, at_least(0, "All randomness follows from it.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")]
-RunOption = Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")]
+SeedOption = Annotated[int, at_least(0, "Random seed")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")]
+RunOption = Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to create.")]
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
                                                  help="A corpus folder, or raw text: a file, folder, glob or -.")]
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """How the bytes of a file are read."""
+class FileEncoding:
+    """The encoding of a text file."""
 
     encoding: EncodingOption = "utf-8"
     errors: ErrorsOption = "strict"
 
     def options(self) -> dict[str, Any]:
-        """As readers take them."""
+        """Arguments for a text reader."""
         return dict(vars(self))
 
     def reading(self) -> TextReadingOptions:
-        """As runs keep them."""
+        """The options as a run stores them."""
         from stemma.training.run_folder import TextReadingOptions
 
         return TextReadingOptions(**self.options())
 
 
 @dataclass(frozen=True)
-class TextOptions(Encoded):
+class TextOptions(FileEncoding):
     """How running text is read."""
 
     documents: DocumentsOption = "blank"
     field: FieldOption = "text"
 
     @property
-    def stated(self) -> dict[str, bool]:
-        """Which of them are for running text alone, and given."""
+    def is_set(self) -> dict[str, bool]:
+        """For each option of running text, whether it is set."""
         return {"--documents": self.documents != "blank", "--field": self.field != "text"}
 
 
@@ -72,13 +72,13 @@ class PairOptions:
     empty: EmptyOption = "refuse"
 
     @property
-    def stated(self) -> dict[str, bool]:
+    def is_set(self) -> dict[str, bool]:
         return {"--columns": self.columns != "source,target", "--empty": self.empty != "refuse"}
 
 
 @dataclass(frozen=True)
-class AnyText(TextOptions):
-    """How the text of a pre-training is read, running or parallel."""
+class CorpusText(TextOptions):
+    """How pre-training text is read, running or parallel."""
 
     target: TargetOption = None
     columns: ColumnsOption = "source,target"
@@ -88,7 +88,7 @@ class AnyText(TextOptions):
         return {**self.running(), **vars(self.paired)}
 
     def running(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(TextOptions)}
+        return {field.name: getattr(self, field.name) for field in fields(TextOptions)}
 
     @property
     def paired(self) -> PairOptions:
@@ -97,7 +97,7 @@ class AnyText(TextOptions):
 
 @dataclass(frozen=True)
 class NewRun:
-    """Where a run goes, and what its randomness follows from."""
+    """The folder and seed of a new run."""
 
     out: RunOption
     seed: SeedOption = 0
@@ -109,12 +109,12 @@ class NewRun:
 
 @dataclass(frozen=True)
 class TaskBudget:
-    """How long a task is learnt."""
+    """The budget of a fine-tuning."""
 
-    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Go through the "
-                                                 "examples so often.")] = None
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None
+    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Number of "
+                                                 "epochs.")] = None
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Or number of steps.")] = None
+    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or minutes of training.")] = None
 
     def options(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -1,6 +1,6 @@
-"""What every verb prints: one JSON object for programs, tables for people, notes on stderr.
+"""Output of every verb: one JSON object for programs, tables for people, notes on stderr.
 
-Nothing here costs time to import: rich waits until a person is there to look at it.
+This module is fast to import: rich is imported only when a table is printed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def _requested_device(device: str | None) -> str | None:
     return device
 
 
-# What it says holds for all that the verb does; verbs need not hand it on.
+# The callback sets the device for the whole verb, so verbs do not pass it on.
 DeviceOption = Annotated[str | None, typer.Option("--device", metavar="cpu|cuda|mps|auto", callback=_requested_device,
                                                   show_default="auto: cuda if there is one, else cpu",
-                                                  help="Where to compute; cuda:1 is the second one.")]
+                                                  help="Device; cuda:1 is the second GPU.")]
 
 
 def at_least(low: int, help: str, **more: Any) -> Any:
-    """An option for a whole number with a lower limit; its help and its error say "1 or more". (typer's own limits
-    read 0<=x<=9223372036854775807 in both.)"""
+    """An integer option with a lower limit; its help and its error say "1 or more". (typer's own limits print
+    0<=x<=9223372036854775807.)"""
     def check(parameter: typer.CallbackParam, value: int | None) -> int | None:
         if value is not None and not low <= value < 2**63:
             rule = f"{low} or more" if value < low else "below 2^63"
@@ -50,10 +50,10 @@ def at_least(low: int, help: str, **more: Any) -> Any:
 
 
 def emit(result: Mapping[str, Any], as_json: bool, human: Callable[[], None] | None = None) -> None:
-    """The result of a verb: exactly one JSON object, or what `human` prints (by default the same as lines)."""
+    """Print the result of a verb: exactly one JSON object, or what `human` prints (by default one line per key)."""
     if as_json:
-        readable = "utf" in (sys.stdout.encoding or "").lower()
-        print(json.dumps(_to_json_value(result), ensure_ascii=not readable, allow_nan=False), flush=True)
+        unicode_output = "utf" in (sys.stdout.encoding or "").lower()
+        print(json.dumps(_to_json_value(result), ensure_ascii=not unicode_output, allow_nan=False), flush=True)
     elif human is not None:
         human()
     else:
@@ -63,7 +63,7 @@ def emit(result: Mapping[str, Any], as_json: bool, human: Callable[[], None] | N
 
 
 def _to_json_value(value: Any) -> Any:
-    """JSON has no NaN and no infinity, and knows no paths or arrays."""
+    """The value as JSON can hold it: no NaN or infinity, no paths, no arrays."""
     if isinstance(value, Mapping):
         return {str(key): _to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, str | bool | int) or value is None:
@@ -76,19 +76,19 @@ def _to_json_value(value: Any) -> Any:
 
 
 class Notes(logging.Handler):
-    """What the package logs, as lines on stderr: something worth knowing that is not the result."""
+    """Print the log messages of the package as notes on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # spelled out here already: while a bar is drawn, rich takes over stderr and would read the sequences as its own
+        # escaped here: while a progress bar is shown, rich replaces stderr and would interpret the sequences
         print(f"note: {escape_control(record.getMessage())}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def notes_printed() -> Iterator[None]:
-    """Print the notes of all that runs inside."""
+    """Print log messages of the package as notes inside the block."""
     logger = logging.getLogger("stemma")
     before = logger.handlers, logger.level, logger.propagate
-    logger.handlers, logger.propagate = [Notes()], False  # a handler of a plug-in's own would print them twice
+    logger.handlers, logger.propagate = [Notes()], False  # a handler of a plug-in would print them twice
     logger.setLevel(logging.INFO)
     try:
         yield
@@ -98,7 +98,7 @@ def notes_printed() -> Iterator[None]:
 
 
 def format_value(value: Any) -> str:
-    """A value as a person reads it: 30,522, true, 1e-12, segment_pair."""
+    """A value for people: 30,522, true, 1e-12, segment_pair."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -120,12 +120,12 @@ def align_columns(rows: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
 
 
 def console(stderr: bool = False) -> Console:
-    """Where to print for people; text in a pipe is not folded to a terminal's width. Its own colours reach the
-    terminal, the control characters in what it is given do not."""
+    """A rich console. Text in a pipe is not wrapped to the width of a terminal. Its styles reach the terminal; control
+    characters in the printed text are escaped."""
     from rich.console import Console, ConsoleOptions, RenderHook
     from rich.segment import Segment
 
-    class Shown:
+    class EscapedRenderable:
         def __init__(self, inner: Any):
             self.inner = inner
 
@@ -133,13 +133,13 @@ def console(stderr: bool = False) -> Console:
             for text, style, control in console.render(self.inner, options):
                 yield Segment(text if control else escape_control(text), style, control)
 
-    class Filter(RenderHook):
+    class EscapeHook(RenderHook):
         def process_renderables(self, renderables: list[Any]) -> list[Any]:
-            return [Shown(one) for one in renderables]
+            return [EscapedRenderable(renderable) for renderable in renderables]
 
     stream = sys.stderr if stderr else sys.stdout
-    made = Console(file=getattr(stream, "unescaped", stream), highlight=False)
-    made.push_render_hook(Filter())
-    if not made.is_terminal:
-        made.width = 240
-    return made
+    result = Console(file=getattr(stream, "unescaped", stream), highlight=False)
+    result.push_render_hook(EscapeHook())
+    if not result.is_terminal:
+        result.width = 240
+    return result

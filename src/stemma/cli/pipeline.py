@@ -1,4 +1,4 @@
-"""`stemma pipeline`: from general text to a task in stages, by a plan."""
+"""`stemma pipeline`: training in stages, from general text to a task, by a plan."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ def register(app: typer.Typer) -> None:
 
 @computes
 def pipeline(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The stages, and what each learns from.")],
-    out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The folder for all of it; in that of an "
-                                      "earlier pipeline, only what changed is made again.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The stages and their data.")],
+    out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="Folder of the pipeline; unchanged "
+                                      "stages in it are reused.")],
     overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Carry out a plan of stages, each on top of the one before: general text, a domain's, a task's, the task itself.
+    """Run the stages of a plan, each from the model of the previous one: pre-training on general text, on domain text
+    and on the texts of a task, then fine-tuning on the task.
 
     A plan has a table for each stage: [stages.general] with `model`, or with `recipe` and `corpus`; [stages.domain]
     with `corpus` and `steps`; [stages.task] with `texts_of` and `epochs`; [stages.finetune] with `task`, `train` and
-    `dev`. Interrupted anywhere, `stemma resume` goes on.
+    `dev`. `stemma resume` continues an interrupted pipeline.
 
     Example: stemma pipeline plan.toml --out adapted
     """
-    from stemma.tasks.pipeline.pipeline import pipeline as run_it
+    from stemma.tasks.pipeline.pipeline import pipeline as run_pipeline
 
-    finish(run_it(plan, out, overwrite=overwrite, show=sys.stderr.isatty()), json)
+    finish(run_pipeline(plan, out, overwrite=overwrite, show=sys.stderr.isatty()), json)
 
 
 def finish(result: dict[str, Any], as_json: bool) -> None:
-    """What is printed at the end; each run below gets its report."""
+    """Write the missing reports of the stages and print the result."""
     from stemma.lab.report.run_html import REPORT, try_report
 
     for stage in result["stages"]:
@@ -49,8 +50,8 @@ def finish(result: dict[str, Any], as_json: bool) -> None:
     def human() -> None:
         from stemma.tasks.pipeline.report import tables
 
-        for title, (head, rows) in tables(result).items():
-            print("\n".join([title, *(f"  {line}" for line in align_columns([head, *rows])), ""]))
-        print(f"{result['run']}/model is ready, and {result['run']}/report.md tells how it came about.")
+        for title, (header, rows) in tables(result).items():
+            print("\n".join([title, *(f"  {line}" for line in align_columns([header, *rows])), ""]))
+        print(f"{result['run']}/model is the final model; {result['run']}/report.md describes the stages.")
 
     emit(result, as_json, human)

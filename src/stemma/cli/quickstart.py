@@ -1,4 +1,4 @@
-"""`quickstart`: the whole story in one command."""
+"""`quickstart`: pre-training, evaluation and fine-tuning in one command."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ def register(app: typer.Typer) -> None:
 
 
 @computes
-def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
+def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")] = Path("quickstart"),
                minutes: Annotated[float | None, typer.Option(
-                   help="How long to pre-train; by default 4, and up to 8 on a slow machine.")] = None,
+                   help="Minutes of pre-training; by default 4, and up to 8 on a slow machine.")] = None,
                seed: SeedOption = 0,
-               overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
+               overwrite: Annotated[bool, typer.Option("--overwrite", help="Empty --out and start again.")] = False,
                json: JsonOption = False) -> None:
-    """Pre-train a small ModernBERT on the text that ships with Python itself, and see what it was worth. No download.
+    """Pre-train a small ModernBERT on the documentation inside your Python, evaluate and fine-tune it. No download.
 
-    Interrupted, the same command goes on where it was.
+    The same command continues after an interruption.
 
     Example: stemma quickstart --minutes 10
     """
-    from stemma.lab.quickstart.quickstart import quickstart as run_it
+    from stemma.lab.quickstart.quickstart import quickstart as run_quickstart
 
-    result = run_it(out, minutes=minutes, seed=seed, overwrite=overwrite, show=sys.stderr.isatty(),
-                    say=lambda text: print(f"· {text}", file=sys.stderr, flush=True))
+    result = run_quickstart(out, minutes=minutes, seed=seed, overwrite=overwrite, show=sys.stderr.isatty(),
+                            say=lambda text: print(f"· {text}", file=sys.stderr, flush=True))
     emit(result, json, lambda: _show(result))
 
 
 def _show(result: dict[str, Any]) -> None:
-    """The story in numbers, each beside what it has to be compared with."""
+    """Print the results, each with its baselines."""
     from statistics import mean
     from textwrap import fill
 
@@ -50,11 +50,11 @@ def _show(result: dict[str, Any]) -> None:
     from stemma.lab.quickstart.usage import TITLES
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
-    print(f"\nThe text: {pluralize(text['words'], 'word')} of your Python's documentation to learn from, "
-          f"{pluralize(text['held_out_words'], 'word')} of other modules held out")
-    print(f"  {pluralize(corpus['tokens'], 'token')} from a vocabulary of {corpus['vocabulary']:,}")
+    print(f"\nTraining text: {pluralize(text['words'], 'word')} of your Python's documentation; "
+          f"{pluralize(text['held_out_words'], 'word')} of other modules are held out")
+    print(f"  {pluralize(corpus['tokens'], 'token')} with a vocabulary of {corpus['vocabulary']:,}")
     changed = f" with {pluralize(len(result['changes']), 'change')}" if result["changes"] else ""
-    print(f"\nThe recipe: {run['recipe']}{changed}. What it changes from {ANCESTOR}, and why")
+    print(f"\nThe recipe: {run['recipe']}{changed}. Its changes from {ANCESTOR}, and why")
     for why, changes in group_by_reason(result["diff"]):
         print(fill(changes, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
         print(f"      {why}")
@@ -62,26 +62,26 @@ def _show(result: dict[str, Any]) -> None:
     print(f"  {result['speed']['said']}")
     print(f"  {pluralize(run['steps'], 'step')}, {pluralize(run['tokens'], 'token')} in {run['seconds']:.0f} s "
           f"({run['tokens_per_second']:,.0f} tokens/s on {thread_note(run)})")
-    print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")
-    _table([["", "right", "nats"], *([name, f"{masked[key]['accuracy']:.1%}", f"{masked[key]['loss']:.2f}"]
-                                     for key, name in PREDICTORS.items())])
+    print(f"\nMasked-token prediction: {result['places']:,} masked tokens of the held-out modules")
+    _table([["", "accuracy", "loss (nats)"], *([name, f"{masked[key]['accuracy']:.1%}", f"{masked[key]['loss']:.2f}"]
+                                               for key, name in PREDICTORS.items())])
     print(f"  {result['verdicts']['masked']['said']}")
-    print("\nSome of them, drawn at random")
+    print("\nA random sample of them")
     for row in result["filled"]:
-        print(f"  {row['text']}\n    was {row['truth']}; guesses {format_fills(row)}")
-    print(f"\nLearning from {pluralize(result['labels'], 'label')} ({pluralize(result['seeds'], 'seed')}, "
+        print(f"  {row['text']}\n    gold {row['truth']}; predicted {format_fills(row)}")
+    print(f"\nFine-tuning with {pluralize(result['labels'], 'label')} ({pluralize(result['seeds'], 'seed')}, "
           f"{result['tests']:,} test sentences)\n  {probe_question(probe)}")
     _table([["", "test accuracy", "each seed"],
             *([title, f"{mean(probe[name]['test']):.3f} ± {sample_std(probe[name]['test']):.3f}",
                " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name, title in CLASSIFIERS.items())])
     for key in ("probe", "n-grams"):
         print(f"  {result['verdicts'][key]['said']}")
-    print("\nThe same by hand")
+    print("\nThe commands of these steps")
     for line in result["commands"]:
         print(f"  {line}")
-    print(f"\nThe report is in {result['report']} ({result['took']:.0f} s in all)")
-    for place, lines in result["usage"].items():
-        print(f"\nUse the model {TITLES[place]}")
+    print(f"\nThe report is in {result['report']} ({result['took']:.0f} s in total)")
+    for interface, lines in result["usage"].items():
+        print(f"\nUse the model {TITLES[interface]}")
         for line in lines:
             print(f"  {line}")
 

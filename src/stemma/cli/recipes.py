@@ -1,4 +1,4 @@
-"""The family: `tree`, `show` and `diff` print recipes; nothing is built or trained."""
+"""`tree`, `show` and `diff`: print recipes without building a network."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from stemma.cli.completion import recipe_names
 from stemma.cli.output import JsonOption, align_columns, console, emit, format_value
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=recipe_names,
-                                                 help="name, name@size, or the path of a .toml file")]
-ChangesArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="changes on top of it")]
+                                                 help="name, name@size, or the path of a .toml file.")]
+ChangesArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,11 +22,11 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=TRAIN)(diff)
 
 
-def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a web page instead, where "
-                                                   "each recipe unfolds to what it changed.")] = None,
+def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a web page instead, with "
+                                                   "the changes of each recipe.")] = None,
          overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --html.")] = False,
          json: JsonOption = False) -> None:
-    """All recipes, each under the one it changes.
+    """List all recipes as a tree, each under its parent.
 
     Example: stemma tree --html family.html
     """
@@ -46,11 +46,11 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
         from rich.text import Text
         from rich.tree import Tree
 
-        known = {info.name for info in family}
+        names = {info.name for info in family}
 
         def grow(branch: Tree, parent: str | None) -> None:
             for info in family:
-                if (info.parent if info.parent in known else None) == parent:
+                if (info.parent if info.parent in names else None) == parent:
                     label = Text.assemble((info.name, "bold"), f"  {info.year or ''}  ", (info.summary, "dim"))
                     grow(branch.add(label), info.name)
 
@@ -65,41 +65,42 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
 
 
 def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False) -> None:
-    """A recipe in full: each value, and the ancestor that set it.
+    """Print all values of a recipe, each with the ancestor that set it.
 
     Example: stemma show bert@tiny network.layers=4
     """
     from stemma import recipe_loading
     from stemma.schema.overrides import flatten
 
-    found = recipe_loading.recipe(recipe, changes or ())
+    resolved = recipe_loading.recipe(recipe, changes or ())
 
     def human() -> None:
         from rich.text import Text
 
-        about = [found.label, f"{found.title} ({found.year})" if found.year else found.title, found.paper]
-        console().print(Text(" · ".join(part for part in about if part), style="bold"))
-        if found.summary:
-            console().print(Text(found.summary))
-        if found.sizes:
-            console().print(Text(f"sizes: {', '.join(found.sizes)}", style="dim"))
-        flat = flatten(found.values)
-        lines = align_columns([(key, format_value(value), found.origin[key]) for key, value in flat.items()])
+        title = f"{resolved.title} ({resolved.year})" if resolved.year else resolved.title
+        heading = [resolved.label, title, resolved.paper]
+        console().print(Text(" · ".join(part for part in heading if part), style="bold"))
+        if resolved.summary:
+            console().print(Text(resolved.summary))
+        if resolved.sizes:
+            console().print(Text(f"sizes: {', '.join(resolved.sizes)}", style="dim"))
+        flat = flatten(resolved.values)
+        lines = align_columns([(key, format_value(value), resolved.origin[key]) for key, value in flat.items()])
         section = ""
         for key, line in zip(flat, lines, strict=True):
             if section != (section := key.split(".")[0]):
                 console().print()
-            console().print(Text("  " + line, style="dim" if found.origin[key] == recipe_loading.DEFAULT else ""))
+            console().print(Text("  " + line, style="dim" if resolved.origin[key] == recipe_loading.DEFAULT else ""))
 
-    emit({"recipe": found.label, "parent": found.parent, "title": found.title, "year": found.year,
-          "paper": found.paper, "summary": found.summary, "sizes": found.sizes, "values": found.values,
-          "origin": found.origin}, json, human)
+    emit({"recipe": resolved.label, "parent": resolved.parent, "title": resolved.title, "year": resolved.year,
+          "paper": resolved.paper, "summary": resolved.summary, "sizes": resolved.sizes, "values": resolved.values,
+          "origin": resolved.origin}, json, human)
 
 
-def diff(a: Annotated[str, typer.Argument(metavar="A", autocompletion=recipe_names, help="a recipe")],
-         b: Annotated[str, typer.Argument(metavar="B", autocompletion=recipe_names, help="another")],
+def diff(a: Annotated[str, typer.Argument(metavar="A", autocompletion=recipe_names, help="A recipe.")],
+         b: Annotated[str, typer.Argument(metavar="B", autocompletion=recipe_names, help="Another recipe.")],
          json: JsonOption = False) -> None:
-    """What changes from one recipe to another.
+    """List the changes from one recipe to another.
 
     Example: stemma diff transformer bert
     """
@@ -122,16 +123,16 @@ def diff(a: Annotated[str, typer.Argument(metavar="A", autocompletion=recipe_nam
 
 
 def wrap_rows(rows: list[tuple[str, str, str]], width: int) -> list[list[str]]:
-    """The lines of each row, none wider than the terminal: where the values of a row do not fit beside its key, they
-    stand below it, and the other rows are aligned without it."""
+    """The lines of each row, none wider than the terminal. Values that do not fit after their key are printed
+    below it, and their row does not count for the alignment of the others."""
     from textwrap import wrap
 
     indent = " " * 7
-    short = rows
-    while short and max(map(len, align_columns(short))) + 2 > width:
-        widest = max(range(len(short)), key=lambda number: max(map(len, short[number][1:])))
-        short = short[:widest] + short[widest + 1:]
-    aligned = dict(zip(short, align_columns(short), strict=True))
+    fitting = rows
+    while fitting and max(map(len, align_columns(fitting))) + 2 > width:
+        widest = max(range(len(fitting)), key=lambda index: max(map(len, fitting[index][1:])))
+        fitting = fitting[:widest] + fitting[widest + 1:]
+    aligned = dict(zip(fitting, align_columns(fitting), strict=True))
     return [[f"  {aligned[row]}"] if row in aligned else
             [f"  {row[0]}", *wrap(" ".join(filter(None, row[1:])), width, initial_indent=indent,
                                   subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)]
@@ -139,7 +140,7 @@ def wrap_rows(rows: list[tuple[str, str, str]], width: int) -> list[list[str]]:
 
 
 def _diff_row(change: Any) -> tuple[str, str, str]:
-    """Sign and key, the old value, the new one."""
+    """Sign and key, old value, new value."""
     if change.after is None:
         return f"-  {change.key}", "", ""
     if change.before is None:

@@ -1,7 +1,7 @@
-"""Standard input and output as a verb finds them: closed, full, or a terminal that obeys what is printed on it.
+"""Standard streams that may be closed or full, and control characters in the output.
 
-Labels, file names, tokens and texts may hold control characters. Everything printed goes through `EscapedStream`, which
-spells them out as JSON does: a terminal shows them and does not obey them, and a JSON object stays exactly what it was.
+Labels, file names, tokens and texts may contain control characters. Everything printed goes through `EscapedStream`,
+which escapes them as JSON does: a terminal shows them and does not execute them, and a JSON object keeps its content.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import Any, TextIO, cast
 
 from stemma.errors import UserError
 
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all of them but tab and line end
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all except tab and line end
 REMEDIES = {
     errno.EMFILE: "too many files are open; raise the limit (ulimit -n 1024) and run the same command again",
     errno.ENFILE: "this machine has too many files open; try again later",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
     errno.ENOSPC: "the disk is full; free some space", errno.EDQUOT: "your quota is used up; free some space",
     errno.EACCES: "you may not open it; check its permissions", errno.EPERM: "you may not do that with it",
-    errno.EROFS: "the disk is read-only; choose another place", errno.EIO: "the disk or the terminal fails",
+    errno.EROFS: "the disk is read-only; choose another folder", errno.EIO: "the disk or the terminal fails",
     errno.ENOMEM: "there is not enough memory; make batches or the model smaller",
     errno.ELOOP: "its links lead in a circle",
 }
 
 
 def escape_control(text: str) -> str:
-    """Control characters as JSON spells them."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Replace control characters by JSON escapes."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class ExplainedStream:
-    """A stream that says in a sentence why it cannot be written."""
+    """A stream that raises a UserError with the reason if it cannot be written."""
 
     def __init__(self, stream: TextIO, vital: bool):
         self._stream = stream
-        self._vital = vital  # whether it matters that nothing can be written: not for notes and errors
+        self._vital = vital  # whether a failed write is an error; not for notes and messages on stderr
 
     def write(self, text: str) -> int:
         with self._explained():
@@ -67,7 +67,7 @@ class ExplainedStream:
 
 
 class EscapedStream(ExplainedStream):
-    """A stream that only ever gets text; `exact` is for what draws on a terminal itself."""
+    """A stream that escapes control characters; `unescaped` is for code that draws on the terminal."""
 
     def __init__(self, stream: TextIO, vital: bool):
         super().__init__(stream, vital)
@@ -79,15 +79,15 @@ class EscapedStream(ExplainedStream):
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Streams that can be used: none is closed, and all they are given is visible."""
-    for number in range(3):  # otherwise the next file that is opened gets this number, and is printed into
+    """Replace the standard streams: none is closed, and control characters are escaped."""
+    for descriptor in range(3):  # otherwise the next file that is opened gets this descriptor, and output goes into it
         with suppress(OSError):
-            _open_if_closed(number)
+            _open_if_closed(descriptor)
     before = sys.stdout, sys.stderr
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (it is the process's own)
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (open until the process ends)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not end the run
+        if hasattr(stream, "reconfigure"):  # a character that the terminal cannot encode must not end the run
             stream.reconfigure(errors="backslashreplace")
     sys.stderr = cast(TextIO, EscapedStream(sys.stderr, vital=False))
     try:
@@ -98,14 +98,14 @@ def safe_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def _open_if_closed(number: int) -> None:
+def _open_if_closed(descriptor: int) -> None:
     try:
-        os.fstat(number)
+        os.fstat(descriptor)
     except OSError:
-        handle = os.open(os.devnull, os.O_RDWR)
-        if handle != number:
-            os.dup2(handle, number)
-            os.close(handle)
+        devnull = os.open(os.devnull, os.O_RDWR)
+        if devnull != descriptor:
+            os.dup2(devnull, descriptor)
+            os.close(devnull)
 
 
 def check_output() -> None:
@@ -115,34 +115,33 @@ def check_output() -> None:
 
 
 def text_output() -> TextIO:
-    """Where texts that a model wrote go: exactly as they are into a file or a pipe, visible on a terminal."""
+    """The stream for generated texts: unchanged into a file or a pipe, escaped on a terminal."""
     return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "unescaped", sys.stdout)
 
 
 def discard_output() -> None:
-    """Nobody can take what is still waiting to be written; the interpreter must not complain of that at its end."""
+    """Send buffered output to /dev/null, so that the interpreter does not report a failed write at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def environment_error(error: BaseException | None) -> UserError | None:
-    """What the system refused, as a sentence: the process's surroundings are at fault, neither our code nor the input
-    as such."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        said = str(error)
-        # Rust (safetensors, tokenizers) and the loader of libraries put what the system said into the text
-        told = re.search(r"\(os error (\d+)\)", said)
-        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else \
-            errno.EMFILE if "Too many open files" in said else None
-        if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in said:
-            number = errno.ENOMEM
-        if number in REMEDIES:
-            whole = number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # whichever file it was is only chance
-            name = None if whole else getattr(error, "filename", None)
-            about = f"{_short(str(name))}: " if name is not None else ""
-            return UserError(f"{about}{REMEDIES[number]}.")
+    """An error of the operating system (disk, memory, permissions) as a UserError with a remedy, else None."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        text = str(error)
+        # Rust (safetensors, tokenizers) and the dynamic linker have the error of the system only in their text
+        match = re.search(r"\(os error (\d+)\)", text)
+        code = error.errno if isinstance(error, OSError) else int(match[1]) if match else \
+            errno.EMFILE if "Too many open files" in text else None
+        if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
+            code = errno.ENOMEM
+        if code in REMEDIES:
+            any_file = code in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the file that failed is not the cause
+            name = None if any_file else getattr(error, "filename", None)
+            prefix = f"{_short(str(name))}: " if name is not None else ""
+            return UserError(f"{prefix}{REMEDIES[code]}.")
         error = error.__cause__ or error.__context__
     return None
 

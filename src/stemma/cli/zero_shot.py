@@ -1,4 +1,4 @@
-"""`perplexity`, `cloze` and `prompt`: what a language model knows, without training it further."""
+"""`perplexity`, `cloze` and `prompt`: zero-shot and few-shot evaluation of a language model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from stemma.cli.common_options import TASKS, USE, computes
 from stemma.cli.fill_embed import ModelArgument
-from stemma.cli.options import Encoded, OverwriteOption, SeedOption, TextOptions
+from stemma.cli.options import FileEncoding, SeedOption, TextOptions
 from stemma.cli.output import JsonOption, align_columns, at_least, emit, format_value
 from stemma.errors import pluralize
 from stemma.progress import progress_stage
@@ -17,8 +17,8 @@ from stemma.progress import progress_stage
 if TYPE_CHECKING:
     from stemma.model import Model
 
-LengthOption = Annotated[int | None, typer.Option(metavar="N", help="Tokens read at a time; by default as trained.")]
-LimitOption = Annotated[int | None, at_least(1, "Ask only the first so many.", metavar="N")]
+LengthOption = Annotated[int | None, typer.Option(metavar="N", help="Context length; by default as in training.")]
+LimitOption = Annotated[int | None, at_least(1, "Use only the first N", metavar="N")]
 
 
 def register(app: typer.Typer) -> None:
@@ -32,22 +32,23 @@ def perplexity(model: ModelArgument,
                path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or -.")],
                text: TextOptions,
                stride: Annotated[int | None, typer.Option(
-                   metavar="N", help="How far the window moves on; smaller sees more and takes longer. By default half "
-                                     "the length.")] = None,
+                   metavar="N", help="Stride of the window; smaller gives more context and takes longer. By default "
+                                     "half the length.")] = None,
                length: LengthOption = None,
                memory: Annotated[int | None, typer.Option(
-                   metavar="N", help="Places that a model with a memory keeps; by default as its recipe says.")] = None,
-               by: Annotated[str | None, typer.Option(metavar="document", help="Also list every document.")] = None,
+                   metavar="N", help="Memory length (Transformer-XL, XLNet); by default the recipe's.")] = None,
+               by: Annotated[str | None, typer.Option(metavar="document",
+                                                      help="Also print the perplexity of each document.")] = None,
                json: JsonOption = False) -> None:
-    """How well a model predicts text: per token, and per word, byte and character of the raw text, which compares
-    models with different vocabularies.
+    """Compute the perplexity of a text per token and per word, and bits per byte and character of the raw text, which
+    compare models with different vocabularies.
 
-    Each document is read on its own. A word is what stands between white space; a Chinese character is one too.
+    No context crosses a document boundary. Words are separated by white space; a Chinese character is a word.
 
     Example: stemma perplexity run held-out.txt --stride 64
     """
     from stemma.errors import UserError
-    from stemma.evaluation.perplexity import perplexity as measure
+    from stemma.evaluation.perplexity import perplexity as compute_perplexity
     from stemma.text.readers import read_passages
 
     if by not in (None, "document"):
@@ -55,19 +56,19 @@ def perplexity(model: ModelArgument,
     passages = read_passages(path, **text.options())
     loaded = _load(model)
     with progress_stage("scoring", unit="tokens") as work:
-        result = measure(loaded, passages, length, stride, memory, by is not None, work.advance)
+        result = compute_perplexity(loaded, passages, length, stride, memory, by is not None, work.advance)
 
     def human() -> None:
-        for one in result.get("by_document", []):
-            print(f"{one['perplexity']:12,.2f}  {one['tokens']:8,} tokens  {one['begins']!r}")
+        for document in result.get("by_document", []):
+            print(f"{document['perplexity']:12,.2f}  {document['tokens']:8,} tokens  {document['begins']!r}")
         rows = [(name, f"{result[key]:,.4g}", f"{result[unit]:,} {unit}") for name, key, unit in
                 (("perplexity per token", "perplexity", "tokens"), ("perplexity per word", "word_perplexity", "words"),
                  ("bits per byte", "bits_per_byte", "bytes"),
                  ("bits per character", "bits_per_character", "characters"))]
         print("\n".join(align_columns(rows)))
-        kept = "memory" if "memory" in result else "stride"
-        print(f"{pluralize(result['documents'], 'document')}, {pluralize(result['length'], 'token')} at a time, "
-              f"{kept} {result[kept]:,}; {result['unknown_rate']:.2%} unknown; "
+        context = "memory" if "memory" in result else "stride"
+        print(f"{pluralize(result['documents'], 'document')}, {pluralize(result['length'], 'token')} per window, "
+              f"{context} {result[context]:,}; {result['unknown_rate']:.2%} unknown; "
               f"{result['tokens_per_second']:,.0f} tokens/s")
 
     emit({"model": model, **result}, json, human)
@@ -76,51 +77,54 @@ def perplexity(model: ModelArgument,
 @computes
 def cloze(model: ModelArgument,
           path: Annotated[str, typer.Argument(metavar="FILE", help="Passages or questions.")],
-          kind: Annotated[str, typer.Option("--format", help="auto, lambada (guess the last word: a passage a line, or "
-                                                             'jsonl {"text": ...}), or cbt (choose the left-out '
-                                                             "word).")] = "auto",
+          kind: Annotated[str, typer.Option("--format", help="auto, lambada (predict the last word: one passage per "
+                                                             'line, or jsonl {"text": ...}), or cbt (choose the '
+                                                             "missing word).")] = "auto",
           length: LengthOption = None, limit: LimitOption = None, json: JsonOption = False) -> None:
-    """Does a model know the missing word? LAMBADA's last words, or the Children's Book Test.
+    """Evaluate cloze accuracy: the last words of LAMBADA, or the Children's Book Test (cbt).
 
-    The last word must be the likeliest at its place, token by token. Of cbt's candidates the one is taken that makes
-    the rest of the sentence likeliest too; as jsonl: {"context", "question" (with XXXXX), "answer", "candidates"}.
+    A last word counts if each of its tokens has the highest probability. For cbt, the prediction is the candidate that
+    gives the completed sentence the highest probability; as jsonl: {"context", "question" (with XXXXX), "answer",
+    "candidates"}.
 
     Example: stemma cloze run lambada_test.jsonl --limit 500
     """
-    from stemma.evaluation.cloze import cloze as ask
+    from stemma.evaluation.cloze import cloze as run_cloze
 
     loaded = _load(model)
-    with progress_stage("asking", unit="questions") as work:
-        result = ask(loaded, path, kind, length, limit, work.advance)
+    with progress_stage("evaluating", unit="questions") as work:
+        result = run_cloze(loaded, path, kind, length, limit, work.advance)
 
     def human() -> None:
-        beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
-            f"guessing {result['chance']:.1%}"
+        baseline = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
+            f"chance level {result['chance']:.1%}"
         print(f"accuracy {_format_accuracy(result, 'accuracy')} of {pluralize(result['questions'], 'question')} · "
-              f"{beside} · {result['seconds']:.1f} s")
+              f"{baseline} · {result['seconds']:.1f} s")
 
     emit({"model": model, **result}, json, human)
 
 
 @computes
 def prompt(model: ModelArgument,
-           template: Annotated[Path, typer.Argument(metavar="TEMPLATE.toml", help="How a row becomes a prompt.")],
+           template: Annotated[Path, typer.Argument(metavar="TEMPLATE.toml", help="The prompt template.")],
            data: Annotated[str, typer.Option(metavar="FILE", show_default=False,
                                              help="The rows: tsv or csv with a header, or jsonl.")],
-           encoded: Encoded,
-           shots: Annotated[int, at_least(0, "Solved examples before each row.", metavar="K")] = 0,
+           encoded: FileEncoding,
+           shots: Annotated[int, at_least(0, "Labelled examples in each prompt", metavar="K")] = 0,
            examples: Annotated[str | None, typer.Option(
-               metavar="FILE", help="Draw the examples from here; by default from the other rows.")] = None,
+               metavar="FILE", help="Sample these examples from this file; by default from the other rows.")] = None,
            seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,
-           predictions: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers as jsonl.")] = None,
-           overwrite: OverwriteOption = False, json: JsonOption = False) -> None:
-    """Classify, choose or answer by prompting, with no training: zero, one or a few examples in the prompt.
+           predictions: Annotated[Path | None, typer.Option(metavar="FILE",
+                                                            help="Write the predictions as jsonl.")] = None,
+           overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --predictions.")] = False,
+           json: JsonOption = False) -> None:
+    """Evaluate classification, multiple choice or question answering by prompting: zero-, one- or few-shot.
 
     \b
     A template, with columns of the file in braces:
       kind   = "classify"                      # or "choice", or "qa"
       text   = "Review: {sentence}\\nSentiment:"
-      label  = "label"                         # the column with the right answer
+      label  = "label"                         # the column of the gold label
       labels = { "0" = " negative", "1" = " positive" }
     choice has choices = ["{ending0}", "{ending1}"], or ["{endings}"] for a list; qa has answer = " {answer}". Also:
     instruction, separator, and normalization = "length", "byte" or "unconditional".
@@ -128,20 +132,21 @@ def prompt(model: ModelArgument,
     Example: stemma prompt run sentiment.toml --data dev.tsv --shots 4 --examples train.tsv
     """
     from stemma.errors import UserError
-    from stemma.evaluation.few_shot import run_few_shot as ask
+    from stemma.evaluation.few_shot import run_few_shot
     from stemma.tasks.prompt_template import load_template, render_examples
     from stemma.text.tables import read_table
 
     if predictions is not None and (predictions.is_dir() or (predictions.exists() and not overwrite)):
         raise UserError(f"{predictions} {'is a folder' if predictions.is_dir() else 'exists'}; choose another file for "
                         "--predictions" + ("." if predictions.is_dir() else ", or add --overwrite."))
-    shape = load_template(template)
+    prompt_template = load_template(template)
+    columns = prompt_template.columns or None
     rows, pool = (None if file is None else render_examples(
-        shape, read_table(file, shape.columns or None, **encoded.options())) for file in (data, examples))
+        prompt_template, read_table(file, columns, **encoded.options())) for file in (data, examples))
     assert rows is not None
     loaded = _load(model)
-    with progress_stage("asking", unit="rows") as work:
-        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, work.advance)
+    with progress_stage("evaluating", unit="rows") as work:
+        result, answers = run_few_shot(loaded, prompt_template, rows, pool, shots, seed, limit, length, work.advance)
     if predictions is not None:
         _write(predictions, answers)
 
@@ -149,12 +154,12 @@ def prompt(model: ModelArgument,
         print(f"the first prompt:\n{result['example']}\n")
         first = "exact_match" if "exact_match" in result else "accuracy"
         print(f"{first.replace('_', ' ')} {_format_accuracy(result, first)} of {pluralize(result['rows'], 'row')}, "
-              f"{result['shots']} examples each")
+              f"{result['shots']}-shot")
         for key in ("f1", "macro_f1", "majority", "chance"):
             if key in result:
                 print(f"{key.replace('_', ' ')} {format_value(round(result[key], 4))}")
         for label, counts in result.get("labels", {}).items():
-            print(f"  {label}: {pluralize(counts['count'], 'row')}, {counts['right']:,} found; said "
+            print(f"  {label}: {pluralize(counts['count'], 'row')}, {counts['right']:,} correct; predicted "
                   f"{pluralize(counts['predicted'], 'time')}")
 
     emit({"model": model, "template": str(template), **result}, json, human)
@@ -178,4 +183,4 @@ def _write(path: Path, answers: list[dict[str, Any]]) -> None:
     from stemma.atomic_files import atomic_write, make_folder
 
     make_folder(path.parent)
-    atomic_write(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in answers))
+    atomic_write(path, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers))

@@ -1,8 +1,9 @@
-"""ALBERT (arXiv:1909.11942) as Hugging Face lays it out: a narrow table, a map up to the layers' width, and groups of
-layers, of which there is one where all is shared and one a layer where nothing is.
+"""ALBERT (arXiv:1909.11942) in the Hugging Face layout: a factorised embedding, and layer groups that share parameters.
 
-Over there the feed-forward layer's output is not dropped in training. The authors' code drops it (modeling.py,
-`attention_ffn_block`), and so do we.
+Two numbers of groups are supported: one (all layers share) and one per layer (none share).
+
+transformers has no dropout after the feed-forward layer. The authors' code has it (modeling.py, `attention_ffn_block`),
+and so do we.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ WIDTH = "network.embedding.width"
 
 
 def _groups(config: Config) -> int:
-    """One for all layers, or each layer its own."""
-    alone = config["num_hidden_groups"] == config["num_hidden_layers"]
-    return config["num_hidden_layers"] if alone else 1
+    """The supported number of groups: one per layer if config.json says so, otherwise one for all layers."""
+    unshared = config["num_hidden_groups"] == config["num_hidden_layers"]
+    return config["num_hidden_layers"] if unshared else 1
 
 
 def _embedding_width(config: Config) -> Any:
-    """There is a map even between equal widths over there, and none here."""
+    """The supported embedding size: not the hidden size, since transformers projects even then and we do not."""
     same = config["embedding_size"] == config["hidden_size"]
     return f"another width than hidden_size = {config['hidden_size']}" if same else config["embedding_size"]
 
 
 def _sharing(values: Values) -> str:
-    """Sharing in part has no name over there."""
+    """Hugging Face has no sharing of only the attention or only the feed-forward parameters."""
     return "none" if values["network.sharing"] == "none" else "all"
 
 
@@ -46,14 +47,15 @@ ALBERT = Family(
     settings=(
         *BERT.settings,
         ConfigSetting(WIDTH, "embedding_size", required_value=_embedding_width),
-        ConfigSetting("network.sharing", "num_hidden_groups", from_hf=lambda value,
-                      config: "all" if value == 1 else "none",
-                to_hf=lambda value, values: 1 if value == "all" else values["network.layers"], required_value=_groups),
+        ConfigSetting("network.sharing", "num_hidden_groups",
+                      from_hf=lambda value, config: "all" if value == 1 else "none",
+                      to_hf=lambda value, values: 1 if value == "all" else values["network.layers"],
+                      required_value=_groups),
     ),
     derived_values={"network.sharing": _sharing},
     required_config={"inner_group_num": 1, "position_embedding_type": "absolute"},
-    required_recipe={key: value for key, value in BERT.required_recipe.items() if key not in (WIDTH,
-                                                                                              "network.sharing")},
+    required_recipe={key: value for key, value in BERT.required_recipe.items()
+                     if key not in (WIDTH, "network.sharing")},
     body_keys=(
         TensorKey.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
         TensorKey.of("embedding.segments.weight", "embeddings.token_type_embeddings.weight"),
@@ -61,7 +63,7 @@ ALBERT = Family(
         *linear_keys("embedding.norm", "embeddings.LayerNorm"),
         *linear_keys("embedding.project", "encoder.embedding_hidden_mapping_in"),
         *linear_keys(BLOCK + "attention.input", LAYER + "attention.query", LAYER + "attention.key",
-                LAYER + "attention.value"),
+                     LAYER + "attention.value"),
         *linear_keys(BLOCK + "attention.output", LAYER + "attention.dense"),
         *linear_keys(BLOCK + "attention_norm", LAYER + "attention.LayerNorm"),
         *linear_keys(BLOCK + "feedforward.input", LAYER + "ffn"),
@@ -82,13 +84,13 @@ ALBERT = Family(
     architectures={
         frozenset({"pooler", "vocabulary", "sentence_order"}): "AlbertForPreTraining",
         frozenset({"vocabulary"}): "AlbertForMaskedLM",
-        frozenset({"pooler", "vocabulary"}): "AlbertForMaskedLM",  # early releases kept the pooler in it
+        frozenset({"pooler", "vocabulary"}): "AlbertForMaskedLM",  # early transformers releases stored a pooler too
         frozenset({"pooler"}): "AlbertModel",
         frozenset(): "AlbertModel",
     },
     task_classes=bert_task_classes("Albert", dropout="classifier_dropout_prob", default_dropout=0.1),
     tied_head_tensors={"predictions.decoder.weight": "embeddings.word_embeddings.weight",
-            "predictions.decoder.bias": "predictions.bias"},
+                       "predictions.decoder.bias": "predictions.bias"},
     ignored_buffers=("position_ids",),
 )
 

@@ -1,4 +1,4 @@
-"""BART (arXiv:1910.13461) as Hugging Face lays it out, and what other encoder-decoders there have in common with it."""
+"""BART (arXiv:1910.13461) in the Hugging Face layout, and what other encoder-decoders share with it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ SIZES = (
 )
 
 REQUIRED_CONFIG = {"decoder_attention_heads": lambda config: config["encoder_attention_heads"],
-         "decoder_ffn_dim": lambda config: config["encoder_ffn_dim"],
-         "is_encoder_decoder": True, "tie_word_embeddings": True}
+                   "decoder_ffn_dim": lambda config: config["encoder_ffn_dim"],
+                   "is_encoder_decoder": True, "tie_word_embeddings": True}
 
-EPSILON = 1e-5  # has no name over there
+EPSILON = 1e-5  # fixed in transformers
 
 REQUIRED_RECIPE = {**DEFAULT_ARCHITECTURE, "network.norm.place": "post", "network.norm.epsilon": EPSILON,
-         "network.attention.head_width": None}
+                   "network.attention.head_width": None}
 
 
 def stack_keys(part: str) -> tuple[TensorKey, ...]:
-    """A part's blocks; a decoder's look across besides."""
+    """The keys of a stack's blocks; those of a decoder also have cross-attention."""
     block, layer = part + ".blocks.{i}.", part + ".layers.{i}."
     keys = (
         *linear_keys(block + "attention.input", layer + "self_attn.q_proj", layer + "self_attn.k_proj",
-                layer + "self_attn.v_proj"),
+                     layer + "self_attn.v_proj"),
         *linear_keys(block + "attention.output", layer + "self_attn.out_proj"),
         *linear_keys(block + "attention_norm", layer + "self_attn_layer_norm"),
         *linear_keys(block + "feedforward.input", layer + "fc1"),
@@ -66,10 +66,10 @@ ALIASES = {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_h
 
 TIED_TENSORS = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 
-# The hidden state of the last end token answers for a text, through a layer of its own.
+# The head reads the decoder's hidden state at the last end token.
 TEXT = HFTaskClass("BartForSequenceClassification", SentenceHead(1, "last", "tanh", early=True),
-                 {"dense": "classification_head.dense", "output": "classification_head.out_proj"},
-                 dropout="classifier_dropout", stack=DECODER)
+                   {"dense": "classification_head.dense", "output": "classification_head.out_proj"},
+                   dropout="classifier_dropout", stack=DECODER)
 
 BART = Family(
     model_type="bart",
@@ -79,7 +79,7 @@ BART = Family(
     settings=SIZES,
     required_config=REQUIRED_CONFIG,
     required_recipe={**REQUIRED_RECIPE, "network.position.kind": "learned", "network.position.offset": 2,
-           "network.position.counts": "places", "network.embedding.norm": True},
+                     "network.position.counts": "places", "network.embedding.norm": True},
     body_keys=(
         *BODY,
         TensorKey.of("embedding.position.table.weight", "encoder.embed_positions.weight"),
@@ -91,8 +91,8 @@ BART = Family(
     head_specs={"vocabulary": LMHeadSpec(transform=False, bias=False)},
     architectures={frozenset({"vocabulary"}): "BartForConditionalGeneration"},
     task_classes={"classify": TEXT, "qa": HFTaskClass("BartForQuestionAnswering", SpanHead(), {"output": "qa_outputs"},
-                                             stack=DECODER)},
-    implicit_heads=frozenset({"vocabulary"}),  # the published files are bodies
+                                                      stack=DECODER)},
+    implicit_heads=frozenset({"vocabulary"}),  # published checkpoints hold only the body
     aliases=ALIASES,
     tied_head_tensors={"lm_head.weight": "shared.weight"},
     tied_body_tensors=TIED_TENSORS,

@@ -1,4 +1,4 @@
-"""BERT (arXiv:1810.04805) as Hugging Face lays it out."""
+"""BERT (arXiv:1810.04805) in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BERT = Family(
     model_type="bert",
     recipe="bert",
     visibility=frozenset({"full"}),
-    extra_visibility=frozenset({"prefix", "causal", "later"}),  # UniLM's other cloze tasks: the network is the same
+    extra_visibility=frozenset({"prefix", "causal", "later"}),  # UniLM's other attention masks: the network is the same
     prefix="bert.",
     settings=(
         ConfigSetting("tokenizer.vocab_size", "vocab_size"),
@@ -43,7 +43,7 @@ BERT = Family(
         TensorKey.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
         *linear_keys("embedding.norm", "embeddings.LayerNorm"),
         *linear_keys(BLOCK + "attention.input", LAYER + "attention.self.query", LAYER + "attention.self.key",
-                LAYER + "attention.self.value"),
+                     LAYER + "attention.self.value"),
         *linear_keys(BLOCK + "attention.output", LAYER + "attention.output.dense"),
         *linear_keys(BLOCK + "attention_norm", LAYER + "attention.output.LayerNorm"),
         *linear_keys(BLOCK + "feedforward.input", LAYER + "intermediate.dense"),
@@ -58,9 +58,10 @@ BERT = Family(
             TensorKey.of("heads.vocabulary.bias", "cls.predictions.bias"),
         ),
         "next_sentence": linear_keys("heads.next_sentence.output", "cls.seq_relationship"),
-        # StructBERT's, as the next one
+        # The heads of StructBERT and SpanBERT have names of our own: no Hugging Face class has them, and transformers
+        # ignores their tensors.
         "sentence_order": linear_keys("heads.sentence_order.output", "cls.sentence_order"),
-        "span_boundary": (  # SpanBERT's, under names of our own: nobody has it over there, where it is left aside
+        "span_boundary": (
             TensorKey.of("heads.span_boundary.places.weight", "cls.span_boundary.places.weight"),
             *linear_keys("heads.span_boundary.input", "cls.span_boundary.input"),
             *linear_keys("heads.span_boundary.input_norm", "cls.span_boundary.input_norm"),
@@ -70,21 +71,21 @@ BERT = Family(
         ),
     },
     head_specs={"pooler": Pooler(), "vocabulary": LMHeadSpec(transform=True), "next_sentence": ClassHead(2),
-           "sentence_order": ClassHead(3), "span_boundary": SpanBoundaryHeadSpec(15)},
+                "sentence_order": ClassHead(3), "span_boundary": SpanBoundaryHeadSpec(15)},
     body_heads=frozenset({"pooler"}),
     architectures={
         frozenset({"pooler", "vocabulary", "next_sentence"}): "BertForPreTraining",
         frozenset({"vocabulary"}): "BertForMaskedLM",
         frozenset({"vocabulary", "span_boundary"}): "BertForMaskedLM",
         frozenset({"pooler", "vocabulary", "sentence_order"}): "BertForMaskedLM",
-        frozenset({"pooler", "vocabulary"}): "BertForMaskedLM",  # early releases kept the pooler in it
+        frozenset({"pooler", "vocabulary"}): "BertForMaskedLM",  # early transformers releases stored a pooler too
         frozenset({"pooler", "next_sentence"}): "BertForNextSentencePrediction",
         frozenset({"pooler"}): "BertModel",
         frozenset(): "BertModel",
     },
     task_classes=bert_task_classes("Bert"),
     tied_head_tensors={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias"},
+                       "cls.predictions.decoder.bias": "cls.predictions.bias"},
     ignored_buffers=("position_ids",),
     legacy_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )

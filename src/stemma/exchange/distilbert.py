@@ -1,4 +1,4 @@
-"""DistilBERT (arXiv:1910.01108) as Hugging Face lays it out: half of BERT's layers, without segments and pooler."""
+"""DistilBERT (arXiv:1910.01108) in the Hugging Face layout: half of BERT's layers, no segments, no pooler."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ DISTILBERT = Family(
         ConfigSetting("network.initialization.spread", "initializer_range"),
     ),
     derived_values={"network.embedding.segments": lambda values: 0,
-             "network.attention.output_dropout": lambda values: 0.0},  # the feed-forward's output alone is dropped
+                    "network.attention.output_dropout": lambda values: 0.0},  # only the feed-forward output has dropout
     required_config={},
-    required_recipe={**BERT.required_recipe, "network.norm.epsilon": 1e-12},  # which has no name over there
+    required_recipe={**BERT.required_recipe, "network.norm.epsilon": 1e-12},  # fixed in transformers
     body_keys=(
         TensorKey.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
         TensorKey.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
         *linear_keys("embedding.norm", "embeddings.LayerNorm"),
         *linear_keys(BLOCK + "attention.input", LAYER + "attention.q_lin", LAYER + "attention.k_lin",
-                LAYER + "attention.v_lin"),
+                     LAYER + "attention.v_lin"),
         *linear_keys(BLOCK + "attention.output", LAYER + "attention.out_lin"),
         *linear_keys(BLOCK + "attention_norm", LAYER + "sa_layer_norm"),
         *linear_keys(BLOCK + "feedforward.input", LAYER + "ffn.lin1"),
@@ -56,13 +56,13 @@ DISTILBERT = Family(
     architectures={frozenset({"vocabulary"}): "DistilBertForMaskedLM", frozenset(): "DistilBertModel"},
     task_classes={
         "classify": HFTaskClass("DistilBertForSequenceClassification", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout",
-                              default_dropout=0.2),
+                                default_dropout=0.2),
         "choice": HFTaskClass("DistilBertForMultipleChoice", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout",
-                            default_dropout=0.2),
+                              default_dropout=0.2),
         "tag": HFTaskClass("DistilBertForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
-                         default_dropout="dropout"),
+                           default_dropout="dropout"),
         "qa": HFTaskClass("DistilBertForQuestionAnswering", SpanHead(0.1), {"output": "qa_outputs"},
-                        dropout="qa_dropout", default_dropout=0.1),
+                          dropout="qa_dropout", default_dropout=0.1),
     },
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     tied_head_tensors={"vocab_projector.weight": "embeddings.word_embeddings.weight"},

@@ -1,5 +1,7 @@
-"""ELECTRA (arXiv:2003.10555) as Hugging Face lays it out: BERT's tensors, under the names of a discriminator or of a
-generator, each a model of its own with its own copy of the embedding."""
+"""ELECTRA (arXiv:2003.10555) in the Hugging Face layout: BERT's body with a discriminator's or a generator's head.
+
+The two are separate models, and each stores the shared embedding.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,19 @@ def _write_width(value: int | None, values: Values) -> int:
 
 ELECTRA = Family(
     model_type="electra",
-    recipe="electra@small",  # whose sizes are theirs where config.json is silent
+    recipe="electra@small",  # transformers' defaults are its sizes
     visibility=frozenset({"full"}),
     prefix="electra.",
     settings=(
         *(setting for setting in BERT.settings if setting.hf_key != "hidden_act"),
-        ConfigSetting("network.activation", "hidden_act", {"gelu": "gelu"}),  # in the generator's head there is no
-        #                                                                       other
+        ConfigSetting("network.activation", "hidden_act", {"gelu": "gelu"}),  # fixed in the generator's head
         ConfigSetting(WIDTH, "embedding_size", from_hf=_read_width, to_hf=_write_width),
     ),
     required_config=BERT.required_config,
     required_recipe={key: value for key, value in BERT.required_recipe.items() if key != WIDTH},
     body_keys=(
-        *(TensorKey.of(PROJECT + kind, f"embeddings_project.{kind}", if_present=PROJECT + kind) for kind in ("weight",
-                                                                                                             "bias")),
+        *(TensorKey.of(PROJECT + kind, f"embeddings_project.{kind}", if_present=PROJECT + kind)
+          for kind in ("weight", "bias")),
         *BERT.body_keys,
     ),
     head_keys={
@@ -59,15 +60,15 @@ ELECTRA = Family(
     },
     removed_keys={"vocabulary": ("network.generator", "objective.replaced_token")},
     task_classes={
-        **bert_task_classes("Electra"),  # but there is no pooler, so that texts are judged in other ways
+        **bert_task_classes("Electra"),  # but texts have other heads, since ELECTRA has no pooler
         "classify": HFTaskClass("ElectraForSequenceClassification", SentenceHead(1, "first", "gelu", early=True),
-                              {"dense": "classifier.dense", "output": "classifier.out_proj"},
-                              dropout="classifier_dropout", default_dropout="hidden_dropout_prob"),
+                                {"dense": "classifier.dense", "output": "classifier.out_proj"},
+                                dropout="classifier_dropout", default_dropout="hidden_dropout_prob"),
         "choice": HFTaskClass("ElectraForMultipleChoice", SentenceHead(1, "first", "gelu"),
-                            {"dense": "sequence_summary.summary", "output": "classifier"},
-                            dropout="summary_last_dropout", default_dropout=0.1,
-                            required_config={"summary_type": "first", "summary_use_proj": True,
-                                             "summary_activation": "gelu"}),
+                              {"dense": "sequence_summary.summary", "output": "classifier"},
+                              dropout="summary_last_dropout", default_dropout=0.1,
+                              required_config={"summary_type": "first", "summary_use_proj": True,
+                                               "summary_activation": "gelu"}),
     },
     tied_head_tensors={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     ignored_buffers=BERT.ignored_buffers,

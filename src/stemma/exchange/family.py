@@ -47,79 +47,72 @@ class ConfigSetting:
 
     recipe_key: str
     hf_key: str
-    value_map: Mapping[str, str] = field(default_factory=dict)  # spelled differently: theirs -> ours; the first is
-    #                                                             written
-    default: Any = None  # where config.json is silent; a function is asked with the rest of it; None: as in the recipe
-    from_hf: Callable[[Any, Config], Any] | None = None  # what is more than another name, and needs the rest to be said
+    value_map: Mapping[str, str] = field(default_factory=dict)  # Hugging Face value -> recipe value; writing uses the
+    #                                                             first match
+    default: Any = None  # if config.json lacks the key: a value, or a function of it; None: as in the recipe
+    from_hf: Callable[[Any, Config], Any] | None = None  # conversions that need more than `value_map`
     to_hf: Callable[[Any, Values], Any] | None = None
-    required_value: Callable[[Config], Any] | None = None  # the value that we can build beside the rest, where not any
-    #                                                        will do
+    required_value: Callable[[Config], Any] | None = None  # the only supported value, given the rest of config.json
 
     def read(self, config: Config) -> Any:
         value = config[self.hf_key]
         if self.value_map:
             return self.value_map[value]
-        reads = self.from_hf
-        return value if reads is None else _evaluate(lambda told: reads(value, told), config, value)
+        convert = self.from_hf
+        return value if convert is None else _evaluate(lambda config: convert(value, config), config, value)
 
     def write(self, values: Values) -> Any:
         value = values.get(self.recipe_key)
         if self.to_hf is not None:
             return self.to_hf(value, values)
-        return next((theirs for theirs, ours in self.value_map.items() if ours == value), value)
+        return next((hf_value for hf_value, recipe_value in self.value_map.items() if recipe_value == value), value)
 
 
 @dataclass(frozen=True)
 class Family:
     model_type: str
-    recipe: str  # the recipe whose values stand where config.json is silent
-    visibility: frozenset[str]  # how models of this family read: full, causal or permuted; one of these is learned at
-    #                             least
-    prefix: str  # the body's name inside a class with heads ("bert."); absent in the bare model
+    recipe: str  # the recipe that gives defaults for keys that config.json lacks
+    visibility: frozenset[str]  # attention masks of the family: full, causal or permuted; a model has at least one
+    prefix: str  # of the body's tensors in a class with heads ("bert."); the bare model has none
     settings: tuple[ConfigSetting, ...]
-    required_config: Mapping[str, Any]  # what config.json says, or leaves unsaid, of the networks we can build
-    required_recipe: Mapping[str, Any]  # what a recipe says of the networks they can build
+    required_config: Mapping[str, Any]  # values that config.json must have, or leave out
+    required_recipe: Mapping[str, Any]  # values that a recipe must have
     body_keys: tuple[TensorKey, ...]
     head_keys: Mapping[str, tuple[TensorKey, ...]]
-    head_specs: Mapping[str, HeadSpec]  # what each of these heads is on our side
-    variable_class_heads: frozenset[str] = field(default=frozenset(), kw_only=True)  # heads of ours that may have more
-    #                                                                                  or fewer
-    architectures: Mapping[frozenset[str], str]  # which class has exactly these heads
-    task_classes: Mapping[str, HFTaskClass] = field(default_factory=dict)  # by kind: which class answers a task, and
-    #                                                                        how
-    extra_visibility: frozenset[str] = frozenset()  # other ways to read that may be learned besides
-    body_heads: frozenset[str] = frozenset()  # heads that over there belong to the body
-    implicit_heads: frozenset[str] = frozenset()  # heads without weights of their own that even a bare body is used
-    #                                               with
-    # ours that are not free over there
-    derived_values: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
-    duplicate_settings: Mapping[str, str] = field(default_factory=dict)  # settings that say again what another says
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of settings
-    tied_head_tensors: Mapping[str, str] = field(default_factory=dict)  # a head's -> the key of theirs that it repeats
+    head_specs: Mapping[str, HeadSpec]
+    variable_class_heads: frozenset[str] = field(default=frozenset(), kw_only=True)  # heads with any number of classes
+    architectures: Mapping[frozenset[str], str]  # set of heads -> Hugging Face class
+    task_classes: Mapping[str, HFTaskClass] = field(default_factory=dict)  # by kind of task
+    extra_visibility: frozenset[str] = frozenset()  # attention masks that a model may have in addition
+    body_heads: frozenset[str] = frozenset()  # heads that belong to the body in Hugging Face
+    implicit_heads: frozenset[str] = frozenset()  # heads without weights of their own, which even a bare body has
+    derived_values: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)  # recipe values that follow
+    #                                                                                      from others
+    duplicate_settings: Mapping[str, str] = field(default_factory=dict)  # config.json key -> key with the same meaning
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of config.json keys
+    tied_head_tensors: Mapping[str, str] = field(default_factory=dict)  # tensor of a head -> the tensor it is tied to
     tied_body_tensors: Mapping[str, str] = field(default_factory=dict)  # the same within the body
-    zero_tensors: tuple[str, ...] = ()  # (1, vocabulary) added to all scores over there, and never anything else
-    special_token_ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # ids of special tokens that
-    #                                             config.json must state, with the roles that serve: defaults are of a
-    #                                             large vocabulary
-    missing_token_id: int | None = None  # what it states where the tokenizer has none of these
-    pad_token_id: int | None = None  # the number of the padding token, where a network's places are counted by it
-    removed_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # a head -> what its owner's recipe
-    #                                                                       lacks: a generator has no generator of its
-    #                                                                       own
-    ignored_buffers: tuple[str, ...] = ()  # endings of buffers that carry no weights
-    legacy_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
-    upgrade_config: Callable[[Config], Config] = lambda config: config  # a config.json of earlier releases by today's
-    #                                                                     keys
+    zero_tensors: tuple[str, ...] = ()  # (1, vocabulary) biases of all logits, which must be zero
+    special_token_ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # config.json key -> special tokens,
+    #                                  the first that exists; transformers' defaults are ids of the published vocabulary
+    missing_token_id: int | None = None  # written if the tokenizer has none of these tokens
+    pad_token_id: int | None = None  # the required id of the padding token, if positions are counted from it
+    removed_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # head -> recipe keys that a model with
+    #                                                                            it lacks, such as network.generator
+    ignored_buffers: tuple[str, ...] = ()  # suffixes of stored buffers that are no weights
+    legacy_names: Mapping[str, str] = field(default_factory=dict)  # tensor names of early releases
+    upgrade_config: Callable[[Config], Config] = lambda config: config  # converts config.json of earlier releases
 
     def with_task_head(self, kind: str, name: str, heads: Mapping[str, HeadSpec],
                        stack: str = ENCODER) -> Family | None:
-        """This family's table for networks that answer such a task by these heads on this stack, and have no others;
-        None if there is no such class over there."""
+        """This family's table for networks with exactly these task heads on this stack; None if Hugging Face has no
+        such class."""
         task = self.task_classes.get(hf_kind(kind))
         if task is None or task.stack != stack or not task.matches(name, heads):
             return None
-        beside = {other: self.head_keys[other] for other in heads if other != name}
-        family = replace(self, head_keys={**beside, name: task.tensor_keys(name)}, head_specs=heads, zero_tensors=(),
+        other_heads = {other: self.head_keys[other] for other in heads if other != name}
+        family = replace(self, head_keys={**other_heads, name: task.tensor_keys(name)}, head_specs=heads,
+                         zero_tensors=(),
                          prefix=self.prefix if task.prefix is None else task.prefix,
                          architectures={frozenset(heads): task.name})
         return family._without_decoder(name) if self.is_encoder_decoder and stack == ENCODER else family
@@ -129,55 +122,54 @@ class Family:
         return any(setting.recipe_key.startswith("network.decoder.") for setting in self.settings)
 
     def for_config(self, config: Config) -> Family:
-        """This table, or that of the encoder alone where config.json names a class that has no decoder."""
-        named = config.get("architectures") or ()
-        alone = [task for task in self.task_classes.values() if task.name in named and task.stack == ENCODER]
-        return self._without_decoder("") if self.is_encoder_decoder and alone else self
+        """This table, or that of the encoder alone if the class in config.json has no decoder."""
+        classes = config.get("architectures") or ()
+        encoder_only = any(task.name in classes and task.stack == ENCODER for task in self.task_classes.values())
+        return self._without_decoder("") if self.is_encoder_decoder and encoder_only else self
 
     def _without_decoder(self, head: str) -> Family:
-        """The table of a class that has the encoder alone; its recipe has no objective left, since all of them write
-        with the decoder."""
-        gone = ("network.decoder", *(f"objective.{name}" for name in recipe(self.recipe).settings.objective))
-        return replace(self, removed_keys={**self.removed_keys, head: gone},
+        """The table of an encoder-only class. Its recipe has no objectives, since all of them need the decoder."""
+        removed = ("network.decoder", *(f"objective.{name}" for name in recipe(self.recipe).settings.objective))
+        return replace(self, removed_keys={**self.removed_keys, head: removed},
                        required_config={**self.required_config, "is_encoder_decoder": False},
-                       settings=tuple(one for one in self.settings
-                                      if not one.recipe_key.startswith("network.decoder.")),
+                       settings=tuple(setting for setting in self.settings
+                                      if not setting.recipe_key.startswith("network.decoder.")),
                        body_keys=tuple(key for key in self.body_keys if not key.names[0].startswith(DECODER)))
 
-    # --- ours -> theirs -----------------------------------------------------------------------------------------------
+    # --- recipe -> Hugging Face ---------------------------------------------------------------------------------------
 
     def matches(self, values: Values, visibility: Set[str], head_specs: Mapping[str, HeadSpec],
                 tensor_names: Collection[str]) -> bool:
-        """Is a network with these (flat) values, reading, heads and tensors exactly one of this family?"""
+        """Whether a network with these (flat) values, attention masks, heads and tensors belongs to this family."""
         if any(values.get(key) != value for key, value in self.required_recipe.items()):
             return False
-        if any(key.startswith("network.inputs.") for key in values):  # their networks read tokens
+        if any(key.startswith("network.inputs.") for key in values):  # no family has inputs besides tokens
             return False
-        visibility_matches = visibility <= self.visibility | self.extra_visibility and bool(visibility
-            & self.visibility or (not visibility and "full" in self.visibility))
+        has_family_mask = bool(visibility & self.visibility) or (not visibility and "full" in self.visibility)
+        visibility_matches = visibility <= self.visibility | self.extra_visibility and has_family_mask
         derived_match = all(values.get(key) in (None, value(values)) for key, value in self.derived_values.items())
         heads_match = frozenset(head_specs) in self.architectures and all(
-            self.head_specs[name] == spec or (name in self.variable_class_heads and type(self.head_specs[name])
-                                              is type(spec))
+            self.head_specs[name] == spec
+            or (name in self.variable_class_heads and type(self.head_specs[name]) is type(spec))
             for name, spec in head_specs.items())
-        values_match = all(not one.value_map or values.get(one.recipe_key) in one.value_map.values()
-                           for one in self.settings)
+        values_match = all(not setting.value_map or values.get(setting.recipe_key) in setting.value_map.values()
+                           for setting in self.settings)
         if not (visibility_matches and derived_match and heads_match and values_match):
             return False
-        return {name for key in self.tensor_keys(head_specs, tensor_names,
-                                                 bare=True) for name in key.names} == set(tensor_names)
+        keys = self.tensor_keys(head_specs, tensor_names, bare=True)
+        return {name for key in keys for name in key.names} == set(tensor_names)
 
     def to_hf_config(self, values: Values) -> dict[str, Any]:
         config: dict[str, Any] = {}
-        for setting in self.settings:  # of two that have one name over there, the first is told
+        for setting in self.settings:  # of two settings with one config.json key, the first is written
             config.setdefault(setting.hf_key, setting.write(values))
-        config |= {again: config[first] for again, first in self.duplicate_settings.items()}
+        config |= {key: config[original] for key, original in self.duplicate_settings.items()}
         return config | {key: _evaluate(value, config) for key, value in self.required_config.items()}
 
-    # --- theirs -> ours -----------------------------------------------------------------------------------------------
+    # --- Hugging Face -> recipe ---------------------------------------------------------------------------------------
 
     def with_defaults(self, config: Config) -> dict[str, Any]:
-        """config.json with every setting in it, by its proper name: what it leaves unsaid is this family's default."""
+        """config.json with all settings under their main keys, and this family's defaults for those it lacks."""
         config = self.upgrade_config(config)
         stated = {self.aliases.get(key, key): value for key, value in config.items() if value is not None}
         stated |= {key: value for key, value in config.items() if value is not None}
@@ -194,66 +186,67 @@ class Family:
         return values | {key: _evaluate(value, values) for key, value in self.derived_values.items()}
 
     def problems(self, config: Config) -> list[tuple[str, str]]:
-        """Why a config.json of this model_type is nevertheless not what we build: (place, reason) each."""
+        """Why this config.json is not supported: (where, reason) pairs."""
         completed = self.with_defaults(config)
-        needed = {key: _evaluate(value, completed) for key, value in self.required_config.items()}
-        needed |= {one.hf_key: _evaluate(one.required_value, completed) for one in self.settings if one.required_value
-                   is not None}
+        required = {key: _evaluate(value, completed) for key, value in self.required_config.items()}
+        required |= {setting.hf_key: _evaluate(setting.required_value, completed) for setting in self.settings
+                     if setting.required_value is not None}
         problems = [(f"{key} = {completed[key]}", f"only {value} is supported")
-                 for key, value in needed.items() if completed.get(key, value) != value]
+                    for key, value in required.items() if completed.get(key, value) != value]
         for setting in self.settings:
             value = completed[setting.hf_key]
             if setting.value_map and value not in list(setting.value_map):
                 problems.append((f"{setting.hf_key} = {value}", f"is not one of {', '.join(setting.value_map)}."
-                                                             f"{did_you_mean(str(value), setting.value_map)}"))
+                                                                f"{did_you_mean(str(value), setting.value_map)}"))
         return problems
 
     def config_warnings(self, config: Config) -> list[str]:
-        """What is said twice over there and differently; here it is said once."""
+        """Warnings about config.json keys that contradict each other where this network has one value."""
         completed = self.with_defaults(config)
-        differing = [pair for pair in self.duplicate_settings.items() if completed.get(pair[0],
-            completed[pair[1]]) != completed[pair[1]]]
-        return [f"{again} = {completed[again]} is left aside: this network has one value for it and for {first}, "
-                f"{completed[first]}." for again, first in differing]
+        differing = [(key, original) for key, original in self.duplicate_settings.items()
+                     if completed.get(key, completed[original]) != completed[original]]
+        return [f"{key} = {completed[key]} is ignored: this network has one value for it and for {original}, "
+                f"{completed[original]}." for key, original in differing]
 
     def detect_heads(self, config: Config, tensor_names: Container[str]) -> list[str]:
-        """The heads whose tensors are there; of one that has none of its own, the class tells."""
+        """The heads whose tensors are stored. A head without tensors is detected by the class in config.json."""
         classes = config.get("architectures") or self.architectures.values()
-        named = {name for heads, kind in self.architectures.items() if kind in classes for name in heads}
-        repeated = any(copy in tensor_names for copy in self.tied_head_tensors)
+        class_heads = {name for heads, kind in self.architectures.items() if kind in classes for name in heads}
+        has_tied = any(name in tensor_names for name in self.tied_head_tensors)
         detected = []
-        for name, table in self.head_keys.items():
-            tensors = [part.format(i=0) for key in table for part in key.hf_names]
-            if any(part in tensor_names or self.prefix + part in tensor_names for part in tensors) \
-                    or (not tensors and (name in named | self.implicit_heads or repeated)):
+        for name, keys in self.head_keys.items():
+            tensors = [tensor.format(i=0) for key in keys for tensor in key.hf_names]
+            if any(tensor in tensor_names or self.prefix + tensor in tensor_names for tensor in tensors) \
+                    or (not tensors and (name in class_heads | self.implicit_heads or has_tied)):
                 detected.append(name)
         return detected
 
-    # --- both ---------------------------------------------------------------------------------------------------------
+    # --- both directions ----------------------------------------------------------------------------------------------
 
     def tensor_keys(self, heads: Iterable[str], tensor_names: Container[str], bare: bool) -> list[TensorKey]:
-        """The tensors of the body and these heads, for a network that has the tensors `names`."""
-        chosen = set(heads)
+        """The keys of the body and these heads, for a network with these (native) tensor names."""
+        selected = set(heads)
         prefix = "" if bare else self.prefix
-        tables = [(prefix, self.body_keys), *((prefix if name in self.body_heads else "", table)
-                                         for name, table in self.head_keys.items() if name in chosen)]
-        return [one.with_prefix(place) for place, table in tables for key in table for one in key.expand(tensor_names)]
+        tables = [(prefix, self.body_keys), *((prefix if name in self.body_heads else "", keys)
+                                              for name, keys in self.head_keys.items() if name in selected)]
+        return [expanded.with_prefix(table_prefix) for table_prefix, keys in tables for key in keys
+                for expanded in key.expand(tensor_names)]
 
     def tied_names(self, expected: Container[str], bare: bool) -> Iterator[tuple[str, str]]:
-        """Names that may be there besides the `expected` ones, each with the one that it repeats."""
-        shared = {again if bare else self.prefix + again: first for again, first in self.tied_body_tensors.items()}
-        for copy, original in {**self.tied_head_tensors, **shared}.items():
+        """(copy, original) names of tied tensors that may be stored besides the `expected` ones."""
+        body = {copy if bare else self.prefix + copy: original for copy, original in self.tied_body_tensors.items()}
+        for copy_pattern, original_pattern in {**self.tied_head_tensors, **body}.items():
             for i in count():
-                again, first = copy.format(i=i), original.format(i=i)
-                first = first if bare or first in expected else self.prefix + first
-                if first in expected and again not in expected:
-                    yield again, first
-                if "{i}" not in copy or first not in expected:
+                copy, original = copy_pattern.format(i=i), original_pattern.format(i=i)
+                original = original if bare or original in expected else self.prefix + original
+                if original in expected and copy not in expected:
+                    yield copy, original
+                if "{i}" not in copy_pattern or original not in expected:
                     break
 
 
 def _evaluate(value: object, config: Mapping[str, object], default: object = None) -> Any:
-    """A value, or the answer of a function. A size of the wrong kind is not its business: that is told by its name."""
+    """The value, or the result of the function. A value of the wrong type is reported under its own key, not here."""
     try:
         return value(config) if callable(value) else value
     except (TypeError, ZeroDivisionError):

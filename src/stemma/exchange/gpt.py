@@ -1,6 +1,6 @@
-"""GPT (2018), and what it has in common with GPT-2, as Hugging Face lays them out.
+"""GPT (2018) in the Hugging Face layout, and what GPT-2 shares with it.
 
-Their matrices are (in, out): a convolution over one place, as in the authors' code.
+Weight matrices are stored as (in, out): the authors' code has 1x1 convolutions for linear layers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "h.{i}."
 
-# "gelu" is the tanh form here, whatever it means in other families.
+# In this family "gelu" is the tanh approximation; in the others it is exact.
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 SIZES = (
@@ -46,9 +46,9 @@ BLOCKS = (
 ALIASES = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
            "max_position_embeddings": "n_positions"}
 
-BUFFERS = (".attn.bias", ".attn.masked_bias")  # the triangle of who sees whom, once stored beside the weights
+BUFFERS = (".attn.bias", ".attn.masked_bias")  # causal masks, which early releases of transformers stored
 
-LAST_TOKEN_HEAD = SentenceHead(1, "last", None, bias=False)  # where the whole text has been read
+LAST_TOKEN_HEAD = SentenceHead(1, "last", None, bias=False)  # only the last position attends to the whole text
 
 GPT = Family(
     model_type="openai-gpt",

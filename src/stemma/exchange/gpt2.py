@@ -1,4 +1,4 @@
-"""GPT-2 (2019) as Hugging Face lays it out: the first GPT's blocks with their norms in front, and one norm more."""
+"""GPT-2 (2019) in the Hugging Face layout: GPT's blocks with pre-norm, and a final norm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GPT2 = Family(
     task_classes={
         "classify": HFTaskClass("GPT2ForSequenceClassification", LAST_TOKEN_HEAD, {"output": "score"}),
         "tag": HFTaskClass("GPT2ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
-                         dropout="classifier_dropout", default_dropout=0.1),
+                           dropout="classifier_dropout", default_dropout=0.1),
         "qa": HFTaskClass("GPT2ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
     },
     aliases=ALIASES,

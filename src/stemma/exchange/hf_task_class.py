@@ -74,7 +74,7 @@ class HFTaskClass:
         if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead | SpanHead):
             config[self.dropout] = spec.dropout
         if self.pooling is not None and isinstance(spec, SentenceHead):
-            config[self.pooling] = next(hf_name for hf_name, place in POOLINGS.items() if place == spec.place)
+            config[self.pooling] = next(hf_name for hf_name, pooling in POOLINGS.items() if pooling == spec.place)
         single = hf_kind(task_config.kind) == "classify"
         if single:
             config["problem_type"] = "single_label_classification" if task_config.labels else "regression"

@@ -33,7 +33,7 @@ def infer_task_config(folder: Path, config: Config, family: Family, warnings: li
     labels = _labels(folder, config) if task_kind.has_classes else []
     if unsupported := _unsupported_config(task_kind.single_label_kind is not None, task, config, labels):
         warnings.append(f"{folder} answers as a {task.name} with {', '.join(unsupported)}, for which there is no task "
-                        "here; its head is left aside.")
+                        "here; its head is not loaded.")
         return None
     if task_kind.single_label_kind is not None and len(labels) == 1:
         kind, labels = task_kind.single_label_kind, []

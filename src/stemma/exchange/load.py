@@ -1,4 +1,4 @@
-"""Reading a model: a run folder, its model/, or any supported Hugging Face folder. Nothing is skipped in silence."""
+"""Load a model from a run folder, its model/, or a supported Hugging Face folder. Ignored tensors are reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "s
 
 
 def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
-    """A model ready to be asked: in evaluation mode, in fp32, on the CPU unless it is to compute elsewhere."""
+    """The model in eval mode and fp32, on `device`."""
     folder = resolve_model_folder(name_or_path)
     config = _read_config(folder)
     if (folder / CHECKSUMS).is_file():
@@ -55,7 +55,7 @@ def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
     family = find_family(kind) if isinstance(kind, str) and kind != NATIVE_TYPE else None
     if kind != NATIVE_TYPE and family is None:
         if (folder / RECIPE).is_file():
-            recipe(folder / RECIPE, stored=True)  # asks for the plug-in that the family comes from
+            recipe(folder / RECIPE, stored=True)  # raises an error that names the family's plug-in
         raise UserError(f'{folder}/config.json says model_type "{kind}", which is not supported (supported: '
                         f'{", ".join([*families(), NATIVE_TYPE])}).{did_you_mean(str(kind), families())}')
     tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
@@ -63,27 +63,27 @@ def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
     model.tokenizer = tokenizer
     if tokenizer is not None and tokenizer.vocab_size > model.network.vocab_size:
         model.load_warnings.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network "
-                                   f"knows {model.network.vocab_size:,}; the others cannot be used.")
+                                   f"has {model.network.vocab_size:,}; the others cannot be used.")
     model.network.to(device)
     return model
 
 
-def open_model(where: str | Path, device: torch.device | str = "cpu") -> Model:
-    """`load` for a user who named this model: what there is to know about the folder is logged."""
-    model = load(where, device)
+def open_model(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
+    """`load`, with the warnings about the folder logged."""
+    model = load(name_or_path, device)
     for text in model.load_warnings:
         logger.warning(text)
     return model
 
 
 def find_generator(name_or_path: str | Path) -> Path | None:
-    """The folder of the generator that a model learned from, where it was kept: it guesses tokens, the model judges."""
+    """The folder of the generator of an ELECTRA discriminator, if it was saved."""
     folder = resolve_model_folder(name_or_path) / GENERATOR
     return folder if (folder / "config.json").is_file() else None
 
 
 def resolve_model_folder(name_or_path: str | Path) -> Path:
-    """The folder with config.json: as given, or a run's model/, or (with the extra `hub`) a hub id."""
+    """The folder with config.json: this folder, the model/ of this run, or (with the extra `hub`) a hub id."""
     path = Path(name_or_path)
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
@@ -104,9 +104,9 @@ def _fetch(identifier: str) -> Path:
     except ImportError as error:
         raise UserError(f'there is no folder {identifier}; to fetch it from the Hugging Face hub: pip install '
                         '"stemma-lm[hub]".') from error
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.bin"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.bin"]
     try:
-        return Path(snapshot_download(identifier, allow_patterns=wanted))
+        return Path(snapshot_download(identifier, allow_patterns=patterns))
     except Exception as error:
         raise UserError(f"there is no folder {identifier}, and the hub did not give it ({error}).") from error
 
@@ -116,23 +116,23 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _load_native(folder: Path, config: Mapping[str, Any]) -> Model:
-    own, weights = recipe(folder / RECIPE, stored=True), read_weights(folder)
-    check_own_sizes(folder, own, config, weights)
-    stated = config.get("network")
-    told = flatten(stated) if isinstance(stated, dict) else {}
-    own, notices = reconcile_recipe(folder, own, told, flatten(own.values["network"]), {})
-    cards = read_task_configs(folder)
-    declared = head_specs(build_objectives(own))
-    declared |= {name: spec for card in cards.values() for name, spec in card.heads.items()}
+    stored, weights = recipe(folder / RECIPE, stored=True), read_weights(folder)
+    check_own_sizes(folder, stored, config, weights)
+    section = config.get("network")
+    config_values = flatten(section) if isinstance(section, dict) else {}
+    stored, warnings = reconcile_recipe(folder, stored, config_values, flatten(stored.values["network"]), {})
+    task_configs = read_task_configs(folder)
+    declared = head_specs(build_objectives(stored))
+    declared |= {name: spec for task_config in task_configs.values() for name, spec in task_config.heads.items()}
     heads = config.get("heads", [])
     if unknown := [name for name in heads if name not in declared]:
         raise CorruptFileError(f"{folder}/config.json lists the head {unknown[0]}, which no objective of its {RECIPE} "
                                f"and no task of a {FILE} has; save the model again from its run.")
-    network = _empty_network(own, config, {name: declared[name] for name in heads})
+    network = _empty_network(stored, config, {name: declared[name] for name in heads})
     expected = network.state_dict()
     _check_tensors(folder, expected, weights)
-    return _with_weights(own, network, {name: weights[name] for name in expected},
-                   notices + _unused_tensors(folder, weights, expected), cards)
+    return _with_weights(stored, network, {name: weights[name] for name in expected},
+                         warnings + _unused_tensors(folder, weights, expected), task_configs)
 
 
 def _load_family(folder: Path, config: Mapping[str, object], family: Family, tokenizer: Tokenizer | None) -> Model:
@@ -145,30 +145,30 @@ def _load_family(folder: Path, config: Mapping[str, object], family: Family, tok
     weights = read_weights(folder)
     for old, new in family.legacy_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
-    notices = family.config_warnings(config)
-    kept = recipe(folder / RECIPE, stored=True) if (folder / RECIPE).is_file() else None  # first: it names plug-ins
-    card = _native_task_config(folder, family) or infer_task_config(folder, config, family, notices)
-    told = None if card is None else family.with_task_head(card.kind, card.name, card.heads, task_stack(card))
-    if card is not None and told is not None and set(told.detect_heads(config, weights)) == set(card.heads):
-        family = told  # otherwise only the body is of use; who asks for the card's answers is told
+    warnings = family.config_warnings(config)
+    stored = recipe(folder / RECIPE, stored=True) if (folder / RECIPE).is_file() else None  # first: it names plug-ins
+    task_config = _native_task_config(folder, family) or infer_task_config(folder, config, family, warnings)
+    task_family = None if task_config is None else family.with_task_head(
+        task_config.kind, task_config.name, task_config.heads, task_stack(task_config))
+    if task_config is not None and task_family is not None \
+            and set(task_family.detect_heads(config, weights)) == set(task_config.heads):
+        family = task_family  # otherwise the head is missing: only the body is loaded, and `Model.task_config` raises
     bare = not any(name.startswith(family.prefix) for name in weights)
     check_sizes(folder, family, config, weights, "" if bare else family.prefix)
     heads = family.detect_heads(config, weights)
     removed = [key for head in heads for key in family.removed_keys.get(head, ())]
-    if kept is not None:
-        own, told_apart = reconcile_family_recipe(folder, family, config, kept)
-        notices += told_apart
+    if stored is not None:
+        model_recipe, differences = reconcile_family_recipe(folder, family, config, stored)
+        warnings += differences
     else:
-        own = _family_recipe(family, config, folder, tokenizer, removed)
-    declared = head_specs(build_objectives(own)) if family.variable_class_heads.intersection(heads) else {}
+        model_recipe = _family_recipe(family, config, folder, tokenizer, removed)
+    declared = head_specs(build_objectives(model_recipe)) if family.variable_class_heads.intersection(heads) else {}
     specs = {name: declared.get(name, family.head_specs[name]) if name in family.variable_class_heads
-             else family.head_specs[name]
-             for name in heads}
-    network = _empty_network(own, family.with_defaults(config), specs)
-    ours = network.state_dict()
-    keys = family.tensor_keys(heads, ours, bare)
-    # read backwards, the table says what must be there
-    expected = to_hf(keys, ours, own.settings.network.heads)
+             else family.head_specs[name] for name in heads}
+    network = _empty_network(model_recipe, family.with_defaults(config), specs)
+    state = network.state_dict()
+    keys = family.tensor_keys(heads, state, bare)
+    expected = to_hf(keys, state, model_recipe.settings.network.heads)  # for its names and shapes
     _check_tensors(folder, expected, weights)
     untied = config.get("tie_word_embeddings") is False and "vocabulary" in heads
     copies = dict(family.tied_names(expected, bare))
@@ -176,33 +176,36 @@ def _load_family(folder: Path, config: Mapping[str, object], family: Family, tok
     _check_zeros(folder, family.zero_tensors, weights)
     known = {*expected, *copies, *family.zero_tensors,
              *(name for name in weights if name.endswith(family.ignored_buffers))}
-    notices += _unused_tensors(folder, weights, known)
-    if card is not None and not (folder / FILE).is_file():
-        card = with_recipe_templates(card, own, tokenizer)
-    cards = {} if card is None else {card.name: card}
-    return _with_weights(own, network, from_hf(keys, weights, ours), notices, cards)
+    warnings += _unused_tensors(folder, weights, known)
+    if task_config is not None and not (folder / FILE).is_file():
+        task_config = with_recipe_templates(task_config, model_recipe, tokenizer)
+    task_configs = {} if task_config is None else {task_config.name: task_config}
+    return _with_weights(model_recipe, network, from_hf(keys, weights, state), warnings, task_configs)
 
 
 def _native_task_config(folder: Path, family: Family) -> TaskConfig | None:
-    """The task that a model of ours was fine-tuned for; under a family's name there is but one."""
-    cards = list(read_task_configs(folder).values())
-    if cards and (len(cards) > 1 or family.with_task_head(cards[0].kind, cards[0].name, cards[0].heads,
-                                                     task_stack(cards[0])) is None):
-        raise CorruptFileError(f"{folder}/{FILE} tells of tasks that no model of the family {family.model_type} "
-                               "answers like that; it is another model's: copy the whole folder again.")
-    return cards[0] if cards else None
+    """The task in tasks.json, if there is one; a model with a family's model_type has at most one task."""
+    task_configs = list(read_task_configs(folder).values())
+    if not task_configs:
+        return None
+    first = task_configs[0]
+    if len(task_configs) > 1 or family.with_task_head(first.kind, first.name, first.heads, task_stack(first)) is None:
+        raise CorruptFileError(f"{folder}/{FILE} has tasks that no model of the family {family.model_type} answers "
+                               "like that; it is another model's: copy the whole folder again.")
+    return first
 
 
 def _family_recipe(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None,
-               removed: list[str]) -> Recipe:
-    """The family's recipe with the values of config.json; text no longer than the network can read."""
-    base = replace(recipe(family.recipe), size=None)  # its sizes are this folder's own
+                   removed: list[str]) -> Recipe:
+    """The family's recipe with the values of config.json, and a sequence length that fits the network."""
+    base = replace(recipe(family.recipe), size=None)  # the sizes come from config.json
     values = family.to_recipe_values(config)
     if tokenizer is not None:
         values |= {f"tokenizer.{key}": value for key, value in tokenizer.settings().items() if key != "vocab_size"}
     if tokenizer is not None and base.settings.network.decoder is not None and "network.decoder" not in removed:
-        usual = base.settings.corpus.decoder_start
-        values["corpus.decoder_start"] = _decoder_start(folder, config.get("decoder_start_token_id"), usual, tokenizer)
+        default = base.settings.corpus.decoder_start
+        values["corpus.decoder_start"] = _decoder_start(folder, config.get("decoder_start_token_id"), default,
+                                                        tokenizer)
     limits = (values.get("network.position.maximum"), _sentence_limit(folder), base.settings.corpus.sequence_length)
     values["corpus.sequence_length"] = min(limit for limit in limits if isinstance(limit, int))
     if values.get("network.embedding.segments") in (0, 1):
@@ -218,35 +221,35 @@ def _family_recipe(family: Family, config: Mapping[str, Any], folder: Path, toke
 
 
 def _finetuned_as_published(base: Recipe, values: dict[str, object]) -> Recipe:
-    """The recipe with its section [finetuning]: of the published size that is as deep and as wide as this folder's, or
-    else of the first one."""
-    usual, stated = recipe(base.name), flatten(base.values) | values
-    for size in usual.sizes:
+    """The recipe with the section [finetuning] of the published size with these layers and this width, or of the
+    default size."""
+    published, stated = recipe(base.name), flatten(base.values) | values
+    for size in published.sizes:
         network = recipe(base.name, size=size).settings.network
         if (network.layers, network.width) == (stated["network.layers"], stated["network.width"]):
-            usual = recipe(base.name, size=size)
+            published = recipe(base.name, size=size)
             break
-    section = usual.values["finetuning"]
+    section = published.values["finetuning"]
     if section == base.values["finetuning"]:
         return base
-    gone = [f"finetuning.{key}" for key in base.values["finetuning"] if key not in section]
-    return base.with_changes({"remove": gone, "finetuning": section}, usual.label)
+    removed = [f"finetuning.{key}" for key in base.values["finetuning"] if key not in section]
+    return base.with_changes({"remove": removed, "finetuning": section}, published.label)
 
 
-def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Tokenizer) -> str:
-    """The role of the token that a decoder reads first; where it has several, the family's usual one."""
-    roles = {role: tokenizer.special_token_ids.get(role) for role in (usual, *DECODER_STARTS)}
+def _decoder_start(folder: Path, stated: int | None, default: str, tokenizer: Tokenizer) -> str:
+    """The special token that starts decoder inputs; if several have this id, the family's default."""
+    ids = {name: tokenizer.special_token_ids.get(name) for name in (default, *DECODER_STARTS)}
     if stated is None:
-        return usual
-    for role, number in roles.items():
-        if number == stated:
-            return role
+        return default
+    for name, token_id in ids.items():
+        if token_id == stated:
+            return name
     raise UserError(f"{folder}/config.json says decoder_start_token_id {stated}, and the tokenizer has that token for "
                     f"none of {', '.join(DECODER_STARTS)}; set it to the one that this model was trained with.")
 
 
 def _sentence_limit(folder: Path) -> int | None:
-    """Where the library sentence-transformers cuts the texts of this model: its vectors are made so."""
+    """The maximum length that sentence-transformers uses for this model; its embeddings were trained with it."""
     try:
         limit: int | None = parse_object((folder / "sentence_bert_config.json").read_bytes()).get("max_seq_length")
         return limit
@@ -256,31 +259,31 @@ def _sentence_limit(folder: Path) -> int | None:
 
 def _empty_network(recipe: Recipe, config: Mapping[str, Any], heads: Mapping[str, HeadSpec]) -> Network:
     vocabulary = config.get("vocab_size") or recipe.settings.tokenizer.vocab_size
-    with torch.device("meta"):  # no time is spent on random numbers that are replaced at once
+    with torch.device("meta"):  # random weights would be replaced at once
         network = Network(recipe.settings.network, vocabulary, heads)
     if not any(True for _ in network.buffers()):
         return network
-    with torch.random.fork_rng(devices=[]):  # a part computes a buffer when it is built: no file has it
+    with torch.random.fork_rng(devices=[]):  # some buffers are computed in the constructor and not stored
         return Network(recipe.settings.network, vocabulary, heads)
 
 
-def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Every tensor must be there, in the shape that the configuration asks for."""
-    missing = sorted(expected.keys() - found.keys())
+def _check_tensors(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Refuse missing tensors and wrong shapes."""
+    missing = sorted(expected.keys() - weights.keys())
     if missing:
         raise CorruptFileError(f"{_count_names(missing)} missing in {folder}: {_join_names(missing)}; the checkpoint "
                                "is incomplete, or its config.json is another model's.")
-    wrong = [(name, f"is {_shape(found[name])} and should be {_shape(tensor)}") for name, tensor in expected.items()
-             if found[name].shape != tensor.shape
-             or found[name].is_floating_point() != tensor.is_floating_point()]
-    if wrong:
+    problems = [(name, f"is {_shape(weights[name])} and should be {_shape(tensor)}")
+                for name, tensor in expected.items() if weights[name].shape != tensor.shape
+                or weights[name].is_floating_point() != tensor.is_floating_point()]
+    if problems:
         raise CorruptFileError(f"the weights in {folder} do not fit its config.json; one of the two is another "
-                               "model's", wrong[:8])
-    check_finite(folder, expected, found)
+                               "model's", problems[:8])
+    check_finite(folder, expected, weights)
 
 
 def _check_tied_tensors(folder: Path, tied: Mapping[str, str], weights: Mapping[str, Tensor], untied: bool) -> None:
-    """Tied matrices that are stored twice must be equal: ours are one. An untied one must be there to be compared."""
+    """Tied matrices that are stored twice must be equal, since the network has one tensor for both."""
     for copy, original in tied.items():
         if untied if copy not in weights else not torch.equal(weights[copy], weights[original]):
             raise UserError(f"{folder} was trained with {copy} untied from {original}; only tied models are supported.")
@@ -293,17 +296,17 @@ def _check_zeros(folder: Path, names: Iterable[str], weights: Mapping[str, Tenso
                             f"{name} is zero are supported.")
 
 
-def _unused_tensors(folder: Path, found: Iterable[str], known: Container[str]) -> list[str]:
-    left = sorted(name for name in found if name not in known)
-    told = f"{_count_names(left)} of {folder} without a place in this network, left aside: {_join_names(left)}"
-    return [told] if left else []
+def _unused_tensors(folder: Path, names: Iterable[str], known: Container[str]) -> list[str]:
+    unused = sorted(name for name in names if name not in known)
+    warning = f"{_count_names(unused)} of {folder} not used by this network: {_join_names(unused)}"
+    return [warning] if unused else []
 
 
 def _with_weights(recipe: Recipe, network: Network, weights: Mapping[str, Tensor], warnings: list[str],
-            task_configs: dict[str, TaskConfig]) -> Model:
-    owned = {name: align_memory(tensor.float() if tensor.is_floating_point() else tensor)  # counts stay whole numbers
+                  task_configs: dict[str, TaskConfig]) -> Model:
+    state = {name: align_memory(tensor.float() if tensor.is_floating_point() else tensor)  # integer buffers stay so
              for name, tensor in weights.items()}
-    network.load_state_dict(owned, strict=True, assign=True)
+    network.load_state_dict(state, strict=True, assign=True)
     return Model(recipe, None, network.eval().requires_grad_(True), warnings, task_configs)
 
 

@@ -1,7 +1,7 @@
-"""ModernBERT (arXiv:2412.13663) and its decoder (Ettin, arXiv:2507.11412) as Hugging Face lays them out.
+"""ModernBERT (arXiv:2412.13663) and its decoder (Ettin, arXiv:2507.11412) in the Hugging Face layout.
 
-Which layers see everything is a list of names over there (`layer_types`), and how far the others see is twice our
-number (`local_attention`). Releases before transformers 5 say the same by other keys, which are read too.
+`layer_types` lists which layers have global attention, and `local_attention` is the window of the others, both sides
+together; a recipe's window is one side. The keys of releases before transformers 5 are read too.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "layers.{i}."
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-BASES = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
+THETA_KEYS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 DEFAULT_WINDOW, GLOBAL_EVERY = 128, 3
 
 
 def upgrade_config(config: Config) -> Config:
-    """What releases before transformers 5 said by other keys."""
-    told = dict(config)
+    """config.json with `layer_types` and one key for each RoPE base, whichever release of transformers wrote it."""
+    upgraded = dict(config)
     parameters = config.get("rope_parameters")
     parameters = parameters if isinstance(parameters, Mapping) else {}
-    for kind, name in BASES.items():
-        stated = parameters.get(kind)
-        if isinstance(stated, Mapping) and "rope_theta" in stated:
-            told[name] = float(stated["rope_theta"])
-        elif isinstance(told.get(name), int):
-            told[name] = float(told[name])
-    layers, turn = config.get("num_hidden_layers"), config.get("global_attn_every_n_layers", GLOBAL_EVERY)
-    if config.get("layer_types") is None and type(layers) is int and type(turn) is int and 0 < layers < 10**6 and turn:
-        told["layer_types"] = [LOCAL if number % turn else GLOBAL for number in range(layers)]
-    return told
+    for kind, name in THETA_KEYS.items():
+        rope = parameters.get(kind)
+        if isinstance(rope, Mapping) and "rope_theta" in rope:
+            upgraded[name] = float(rope["rope_theta"])
+        elif isinstance(upgraded.get(name), int):
+            upgraded[name] = float(upgraded[name])
+    layers, every = config.get("num_hidden_layers"), config.get("global_attn_every_n_layers", GLOBAL_EVERY)
+    if config.get("layer_types") is None \
+            and type(layers) is int and 0 < layers < 10**6 and type(every) is int and every:
+        upgraded["layer_types"] = [LOCAL if index % every else GLOBAL for index in range(layers)]
+    return upgraded
 
 
-def rope_parameters(told: Config) -> dict[str, Any]:
-    return {kind: {"rope_theta": told[name], "rope_type": "default"} for kind, name in BASES.items()}
+def rope_parameters(config: Config) -> dict[str, Any]:
+    return {kind: {"rope_theta": config[name], "rope_type": "default"} for kind, name in THETA_KEYS.items()}
 
 
-def windows(value: object, told: Config) -> list[int]:
-    """In turn, as few as say it all."""
-    window = told["local_attention"] // 2
-    each = [window if kind == LOCAL else 0 for kind in told["layer_types"]]
-    for length in range(1, len(each)):
-        if all(one == each[number % length] for number, one in enumerate(each)):
-            each = each[:length]
+def windows(value: object, config: Config) -> list[int]:
+    """The recipe's windows: the shortest list that gives all layers' windows by repetition; 0 is global attention."""
+    window = config["local_attention"] // 2
+    layer_windows = [window if kind == LOCAL else 0 for kind in config["layer_types"]]
+    for period in range(1, len(layer_windows)):
+        if all(size == layer_windows[index % period] for index, size in enumerate(layer_windows)):
+            layer_windows = layer_windows[:period]
             break
-    return each if any(each) else []
+    return layer_windows if any(layer_windows) else []
 
 
 def layer_types(value: Any, values: Values) -> list[str]:
-    turn = value or [0]
-    return [LOCAL if turn[number % len(turn)] else GLOBAL for number in range(values["network.layers"])]
+    repeated = value or [0]
+    return [LOCAL if repeated[index % len(repeated)] else GLOBAL for index in range(values["network.layers"])]
 
 
 def local_attention(value: Any, values: Values) -> int:
@@ -65,13 +66,13 @@ def local_attention(value: Any, values: Values) -> int:
 
 
 def uniform_windows(values: Values) -> list[int]:
-    """The windows as stated, if each layer has the same one over there, where all windows are of one size."""
-    stated = values["network.attention.windows"]
-    stated = stated if isinstance(stated, list) else []
-    kinds, size = layer_types(stated, values), local_attention(stated, values) // 2
-    alike = all(stated[number % len(stated)] == (size if kind == LOCAL else 0)
-                for number, kind in enumerate(kinds) if stated)
-    return stated if alike else windows(None, {"layer_types": kinds, "local_attention": 2 * size})
+    """The recipe's windows if all local layers have one size, as Hugging Face requires; otherwise one size for all."""
+    recipe_windows = values["network.attention.windows"]
+    recipe_windows = recipe_windows if isinstance(recipe_windows, list) else []
+    kinds, size = layer_types(recipe_windows, values), local_attention(recipe_windows, values) // 2
+    uniform = all(recipe_windows[index % len(recipe_windows)] == (size if kind == LOCAL else 0)
+                  for index, kind in enumerate(kinds) if recipe_windows)
+    return recipe_windows if uniform else windows(None, {"layer_types": kinds, "local_attention": 2 * size})
 
 
 SETTINGS = (
@@ -84,24 +85,24 @@ SETTINGS = (
     ConfigSetting("network.position.maximum", "max_position_embeddings"),
     ConfigSetting("network.position.base", "global_rope_theta"),
     ConfigSetting("network.position.local_base", "local_rope_theta",
-            to_hf=lambda value, values: values["network.position.base"] if value is None else value),
+                  to_hf=lambda value, values: values["network.position.base"] if value is None else value),
     ConfigSetting("network.attention.windows", "local_attention", from_hf=windows, to_hf=local_attention,
-            required_value=lambda told: max(2, told["local_attention"])),
+                  required_value=lambda config: max(2, config["local_attention"])),
     ConfigSetting("network.attention.windows", "layer_types", from_hf=windows, to_hf=layer_types,
-            default=lambda told: upgrade_config(told)["layer_types"]),
+                  default=lambda config: upgrade_config(config)["layer_types"]),
     ConfigSetting("network.attention.dropout", "attention_dropout"),
-    ConfigSetting("network.attention.output_dropout", "attention_dropout"),  # one number for both over there
+    ConfigSetting("network.attention.output_dropout", "attention_dropout"),  # transformers has one value for both
     ConfigSetting("network.inner_dropout", "mlp_dropout"),
     ConfigSetting("network.embedding.dropout", "embedding_dropout",
-            to_hf=lambda value, values: values["network.dropout"] if value is None else value),
+                  to_hf=lambda value, values: values["network.dropout"] if value is None else value),
     ConfigSetting("network.norm.epsilon", "norm_eps"),
     ConfigSetting("network.initialization.spread", "initializer_range"),
 )
-HOLDS = {
+REQUIRED_CONFIG = {
     "attention_bias": False, "mlp_bias": False, "norm_bias": False, "decoder_bias": True, "classifier_bias": False,
-    "classifier_activation": lambda told: told["hidden_activation"], "rope_parameters": rope_parameters,
+    "classifier_activation": lambda config: config["hidden_activation"], "rope_parameters": rope_parameters,
 }
-FIXED = {
+REQUIRED_RECIPE = {
     **{key: value for key, value in DEFAULT_ARCHITECTURE.items() if key != "network.attention.windows"},
     "network.norm.place": "pre", "network.norm.bias": False, "network.norm.weight": True,
     "network.norm.first": False, "network.bias": False, "network.attention.bias": False, "network.transition": "gated",
@@ -113,24 +114,24 @@ BODY = (
     TensorKey.of("embedding.norm.weight", "embeddings.norm.weight"),
     TensorKey.of(BLOCK + "attention.output.weight", LAYER + "attn.Wo.weight"),
     TensorKey.of(BLOCK + "attention_norm.weight", LAYER + "attn_norm.weight",
-           if_present="encoder.blocks.1.attention_norm.weight"),  # the first layer has none
+                 if_present="encoder.blocks.1.attention_norm.weight"),  # the first layer has none
     TensorKey.of(BLOCK + "feedforward.input.weight", LAYER + "mlp.Wi.weight"),
     TensorKey.of(BLOCK + "feedforward.output.weight", LAYER + "mlp.Wo.weight"),
     TensorKey.of(BLOCK + "feedforward_norm.weight", LAYER + "mlp_norm.weight"),
     TensorKey.of("encoder.final_norm.weight", "final_norm.weight"),
 )
-ANSWER = {"transform.dense": "head.dense", "transform.norm": "head.norm", "output": "classifier"}
+TASK_LAYERS = {"transform.dense": "head.dense", "transform.norm": "head.norm", "output": "classifier"}
 UNBIASED = frozenset({"transform.dense", "transform.norm"})
 
 
-def head(name: str) -> tuple[TensorKey, ...]:
+def head_keys(name: str) -> tuple[TensorKey, ...]:
     return (TensorKey.of("heads.vocabulary.dense.weight", f"{name}.dense.weight"),
             TensorKey.of("heads.vocabulary.norm.weight", f"{name}.norm.weight"),
             TensorKey.of("heads.vocabulary.bias", "decoder.bias"))
 
 
-TEXT = HFTaskClass("ModernBertForSequenceClassification", SentenceHead(1, "first", "gelu", norm=True), ANSWER,
-                 unbiased=UNBIASED, dropout="classifier_dropout", pooling="classifier_pooling")
+TEXT = HFTaskClass("ModernBertForSequenceClassification", SentenceHead(1, "first", "gelu", norm=True), TASK_LAYERS,
+                   unbiased=UNBIASED, dropout="classifier_dropout", pooling="classifier_pooling")
 
 MODERNBERT = Family(
     model_type="modernbert",
@@ -140,24 +141,23 @@ MODERNBERT = Family(
     settings=SETTINGS,
     upgrade_config=upgrade_config,
     derived_values={"network.attention.windows": uniform_windows},
-    required_config=HOLDS,
-    required_recipe=FIXED,
+    required_config=REQUIRED_CONFIG,
+    required_recipe=REQUIRED_RECIPE,
     body_keys=(*BODY, TensorKey.of(BLOCK + "attention.input.weight", LAYER + "attn.Wqkv.weight")),
-    head_keys={"vocabulary": head("head")},
+    head_keys={"vocabulary": head_keys("head")},
     head_specs={"vocabulary": LMHeadSpec(transform=True)},
     architectures={frozenset({"vocabulary"}): "ModernBertForMaskedLM", frozenset(): "ModernBertModel"},
     task_classes={
         "classify": TEXT,
         "choice": replace(TEXT, name="ModernBertForMultipleChoice"),
-        "tag": HFTaskClass("ModernBertForTokenClassification", ClassHead(1, transform="gelu"), ANSWER,
-                           unbiased=UNBIASED,
-                         dropout="classifier_dropout"),
-        "qa": HFTaskClass("ModernBertForQuestionAnswering", SpanHead(transform="gelu"), ANSWER, unbiased=UNBIASED,
-                        dropout="classifier_dropout"),
+        "tag": HFTaskClass("ModernBertForTokenClassification", ClassHead(1, transform="gelu"), TASK_LAYERS,
+                           unbiased=UNBIASED, dropout="classifier_dropout"),
+        "qa": HFTaskClass("ModernBertForQuestionAnswering", SpanHead(transform="gelu"), TASK_LAYERS, unbiased=UNBIASED,
+                          dropout="classifier_dropout"),
     },
     special_token_ids={"pad_token_id": ("padding",), "cls_token_id": ("start", "begin"),
                        "sep_token_id": ("separator", "end"),
-             "bos_token_id": ("begin", "start", "end"), "eos_token_id": ("end", "separator")},
+                       "bos_token_id": ("begin", "start", "end"), "eos_token_id": ("end", "separator")},
     tied_head_tensors={"decoder.weight": "embeddings.tok_embeddings.weight"},
 )
 
@@ -168,12 +168,12 @@ MODERNBERT_DECODER = replace(
     visibility=frozenset({"causal"}),
     body_keys=(*BODY, TensorKey.of(BLOCK + "attention.input.weight",
                                    *(f"{LAYER}attn.{part}_proj.weight" for part in "qkv"))),
-    head_keys={"vocabulary": head("lm_head")},
+    head_keys={"vocabulary": head_keys("lm_head")},
     architectures={frozenset({"vocabulary"}): "ModernBertDecoderForCausalLM", frozenset(): "ModernBertDecoderModel"},
     task_classes={"classify": HFTaskClass("ModernBertDecoderForSequenceClassification",
-                                 SentenceHead(1, "last", "gelu", norm=True, bias=False), ANSWER, unbiased=UNBIASED,
-                                 dropout="classifier_dropout")},
-    missing_token_id=0,  # its configuration takes nothing but numbers
+                                          SentenceHead(1, "last", "gelu", norm=True, bias=False), TASK_LAYERS,
+                                          unbiased=UNBIASED, dropout="classifier_dropout")},
+    missing_token_id=0,  # its configuration class refuses null
 )
 
 

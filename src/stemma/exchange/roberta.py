@@ -1,5 +1,7 @@
-"""RoBERTa (arXiv:1907.11692) as Hugging Face lays it out: BERT's body, places counted from behind the padding token's
-number, and a head of its own names."""
+"""RoBERTa (arXiv:1907.11692) in the Hugging Face layout: BERT's body with other positions, and another head prefix.
+
+Positions count tokens without padding. The first has the index after the padding token's id.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ from stemma.network.heads import LMHeadSpec, Pooler
 from stemma.network.task_heads import SentenceHead
 from stemma.registry import register
 
-PADDING = 1  # the first place stands behind it in the table, and what is no padding is counted
-OFFSET = PADDING + 1
+PADDING = 1  # the padding token's id
+OFFSET = PADDING + 1  # the index of the first position in the position embedding
 
 SETTINGS = {setting.recipe_key: setting for setting in BERT.settings} | {
-    # the head's is written into the code over there, whatever the body's
+    # transformers has a fixed GELU in the head, whatever hidden_act is
     "network.activation": ConfigSetting("network.activation", "hidden_act", {"gelu": "gelu"}),
     "network.position.maximum": ConfigSetting("network.position.maximum", "max_position_embeddings", default=512,
-                                        from_hf=lambda value, config: value - OFFSET,
-                                        to_hf=lambda value, values: value + OFFSET),
-    # BERT's are meant where nothing is said; the published models say others
+                                              from_hf=lambda value, config: value - OFFSET,
+                                              to_hf=lambda value, values: value + OFFSET),
+    # transformers' defaults are BERT's values; the published config.json files state others
     "network.embedding.segments": ConfigSetting("network.embedding.segments", "type_vocab_size", default=2),
     "network.norm.epsilon": ConfigSetting("network.norm.epsilon", "layer_norm_eps", default=1e-12),
 }
@@ -49,16 +51,17 @@ ROBERTA = Family(
     body_heads=BERT.body_heads,
     architectures={
         frozenset({"vocabulary"}): "RobertaForMaskedLM",
-        frozenset({"pooler", "vocabulary"}): "RobertaForMaskedLM",  # the published files kept an untrained pooler
+        frozenset({"pooler", "vocabulary"}): "RobertaForMaskedLM",  # published checkpoints store an untrained pooler
         frozenset({"pooler"}): "RobertaModel",
         frozenset(): "RobertaModel",
     },
     task_classes={
         **bert_task_classes("Roberta"),
         "classify": HFTaskClass("RobertaForSequenceClassification", SentenceHead(1, "first", "tanh", early=True),
-                              {"dense": "classifier.dense", "output": "classifier.out_proj"},
-                              dropout="classifier_dropout", default_dropout="hidden_dropout_prob"),
-        "choice": replace(bert_task_classes("Roberta")["choice"], dropout=None),  # the network's own, whatever is said
+                                {"dense": "classifier.dense", "output": "classifier.out_proj"},
+                                dropout="classifier_dropout", default_dropout="hidden_dropout_prob"),
+        # transformers uses hidden_dropout_prob here, even if config.json states classifier_dropout
+        "choice": replace(bert_task_classes("Roberta")["choice"], dropout=None),
     },
     tied_head_tensors={"lm_head.decoder.weight": "embeddings.word_embeddings.weight",
                        "lm_head.decoder.bias": "lm_head.bias"},

@@ -1,6 +1,6 @@
-"""T5 (arXiv:1910.10683) as Hugging Face lays it out: no constants anywhere, and one table of distances a stack.
+"""T5 (arXiv:1910.10683) in the Hugging Face layout: no biases, and one relative position bias per stack.
 
-The later releases (1.1, with gates and an output matrix of its own) go by the same name over there and are refused.
+T5 1.1 (gated feed-forward layers, untied output matrix) has the same model_type and is refused.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from stemma.network.task_heads import SpanHead
 from stemma.registry import register
 
 
-def weight_key(ours: str, *theirs: str) -> TensorKey:
-    return TensorKey.of(f"{ours}.weight", *(f"{name}.weight" for name in theirs))
+def weight_key(layer: str, *hf_layers: str) -> TensorKey:
+    return TensorKey.of(f"{layer}.weight", *(f"{hf_layer}.weight" for hf_layer in hf_layers))
 
 
 def stack_keys(part: str, *sublayers: str) -> tuple[TensorKey, ...]:
-    """A part's blocks: what we call its sublayers, in their order; over there they are numbered."""
+    """The keys of a stack with these sublayers in each block; Hugging Face numbers them."""
     keys = [weight_key(f"{part}.near.table", f"{part}.block.0.layer.0.SelfAttention.relative_attention_bias"),
             weight_key(f"{part}.final_norm", f"{part}.final_layer_norm")]
-    for number, name in enumerate(sublayers):
-        block, layer = f"{part}.blocks.{{i}}.{name}", f"{part}.block.{{i}}.layer.{number}"
+    for index, name in enumerate(sublayers):
+        block, layer = f"{part}.blocks.{{i}}.{name}", f"{part}.block.{{i}}.layer.{index}"
         keys.append(weight_key(f"{block}_norm", f"{layer}.layer_norm"))
         if name == "attention":
-            own = f"{layer}.SelfAttention"
-            keys += [weight_key(f"{block}.input", f"{own}.q", f"{own}.k", f"{own}.v"),
-                     weight_key(f"{block}.output", f"{own}.o")]
+            self_attention = f"{layer}.SelfAttention"
+            keys += [weight_key(f"{block}.input", *(f"{self_attention}.{matrix}" for matrix in "qkv")),
+                     weight_key(f"{block}.output", f"{self_attention}.o")]
         elif name == "cross":
-            other = f"{layer}.EncDecAttention"
-            keys += [weight_key(f"{block}.query", f"{other}.q"), weight_key(f"{block}.input", f"{other}.k",
-                                                                            f"{other}.v"),
-                     weight_key(f"{block}.output", f"{other}.o")]
+            cross_attention = f"{layer}.EncDecAttention"
+            keys += [weight_key(f"{block}.query", f"{cross_attention}.q"),
+                     weight_key(f"{block}.input", f"{cross_attention}.k", f"{cross_attention}.v"),
+                     weight_key(f"{block}.output", f"{cross_attention}.o")]
         else:
             keys += [weight_key(f"{block}.input", f"{layer}.DenseReluDense.wi"),
                      weight_key(f"{block}.output", f"{layer}.DenseReluDense.wo")]
@@ -55,12 +55,12 @@ T5 = Family(
         ConfigSetting("network.width", "d_model"),
         ConfigSetting("network.heads", "num_heads"),
         ConfigSetting("network.attention.head_width", "d_kv",
-                to_hf=lambda value, values: value or values["network.width"] // values["network.heads"]),
+                      to_hf=lambda value, values: value or values["network.width"] // values["network.heads"]),
         ConfigSetting("network.feedforward", "d_ff"),
         ConfigSetting("network.activation", "feed_forward_proj", ACTIVATIONS),
+        # transformers has one dropout; a recipe may have four, and the first is saved: inference uses none of them
         ConfigSetting("network.dropout", "dropout_rate"),
-        ConfigSetting("network.attention.dropout", "dropout_rate"),  # the same; ours may differ, which only training
-        #                                                              notices
+        ConfigSetting("network.attention.dropout", "dropout_rate"),
         ConfigSetting("network.inner_dropout", "dropout_rate"),
         ConfigSetting("network.output_dropout", "dropout_rate"),
         ConfigSetting("network.position.buckets", "relative_attention_num_buckets"),
@@ -84,9 +84,9 @@ T5 = Family(
     architectures={frozenset({"vocabulary"}): "T5ForConditionalGeneration"},
     task_classes={
         "classify": replace(TEXT, name="T5ForSequenceClassification", prefix="transformer."),
-        # there are no decoder's weights in it
+        # this class has only the encoder
         "tag": HFTaskClass("T5ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
-                         dropout="classifier_dropout", prefix="transformer."),
+                           dropout="classifier_dropout", prefix="transformer."),
         "qa": HFTaskClass("T5ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}, stack=DECODER),
     },
     implicit_heads=frozenset({"vocabulary"}),
@@ -94,7 +94,7 @@ T5 = Family(
              "head_dim": "d_kv"},
     tied_head_tensors={"lm_head.weight": "shared.weight"},
     tied_body_tensors={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
-    ignored_buffers=("EncDecAttention.relative_attention_bias.weight",),  # once stored, never used
+    ignored_buffers=("EncDecAttention.relative_attention_bias.weight",),  # stored once, never used
 )
 
 

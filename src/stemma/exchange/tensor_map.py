@@ -76,8 +76,8 @@ def to_hf(keys: Iterable[TensorKey], tensors: Mapping[str, Tensor], heads: int) 
     """Native tensors -> Hugging Face tensors."""
     converted: dict[str, Tensor] = {}
     for key in keys:
-        whole = _concatenate([tensors[name] for name in key.names])
-        for name, part in zip(key.hf_names, whole.chunk(len(key.hf_names)), strict=True):
+        joined = _concatenate([tensors[name] for name in key.names])
+        for name, part in zip(key.hf_names, joined.chunk(len(key.hf_names)), strict=True):
             converted[name] = key.transform.to_hf(part, heads).contiguous()
     return converted
 
@@ -86,10 +86,10 @@ def from_hf(keys: Iterable[TensorKey], tensors: Mapping[str, Tensor], like: Mapp
     """Hugging Face tensors -> native tensors. `like` has the native shapes, by which concatenated tensors are split."""
     converted: dict[str, Tensor] = {}
     for key in keys:
-        whole = _concatenate([key.transform.from_hf(tensors[name]) for name in key.hf_names]).contiguous()
-        parts = torch.split(whole, [len(like[name]) for name in key.names]) if len(key.names) > 1 else [whole]
+        joined = _concatenate([key.transform.from_hf(tensors[name]) for name in key.hf_names]).contiguous()
+        parts = torch.split(joined, [len(like[name]) for name in key.names]) if len(key.names) > 1 else [joined]
         for name, part in zip(key.names, parts, strict=True):
-            converted[name] = part if part is whole else part.clone()  # tensors that share memory cannot be saved
+            converted[name] = part if part is joined else part.clone()  # tensors that share memory cannot be saved
     return converted
 
 

@@ -73,6 +73,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a damaged pickle can fail in any way; none of its code is ever run
         raise CorruptFileError(f"cannot read the weights in {path}: it holds more than tensors, or {advice}") from error
     if not isinstance(loaded, Mapping):
-        raise UserError(f"{path} holds a {type(loaded).__name__} and not a table of tensors; save the model's "
+        raise UserError(f"{path} holds a {type(loaded).__name__} and not a dict of tensors; save the model's "
                         "state_dict() there.")
     return {name: value for name, value in loaded.items() if isinstance(value, Tensor)}

@@ -1,4 +1,4 @@
-"""XLNet (arXiv:1906.08237) as Hugging Face lays it out: every projection of its attention is parted by heads."""
+"""XLNet (arXiv:1906.08237) in the Hugging Face layout: its attention projections have an axis for the heads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "layer.{i}."
 
-# (width, heads, head width): into the heads, as (heads x head width, width) with us, and out of them again.
-SPLIT_OUTPUT_HEADS = TensorTransform(lambda theirs: theirs.flatten(1).T, lambda ours,
-                                     heads: ours.T.unflatten(1, (heads, -1)))
-SPLIT_INPUT_HEADS = TensorTransform(lambda theirs: theirs.flatten(1), lambda ours,
-                                    heads: ours.unflatten(1, (heads, -1)))
-SINGLE_VECTOR = TensorTransform(lambda theirs: theirs.flatten(), lambda ours, heads: ours[None, None])  # of one row
+# Hugging Face stores all projections as (width, heads, head width). Here a projection to the heads is
+# (heads x head width, width), and the output projection is (width, heads x head width).
+SPLIT_OUTPUT_HEADS = TensorTransform(lambda tensor: tensor.flatten(1).T,
+                                     lambda tensor, heads: tensor.T.unflatten(1, (heads, -1)))
+SPLIT_INPUT_HEADS = TensorTransform(lambda tensor: tensor.flatten(1),
+                                    lambda tensor, heads: tensor.unflatten(1, (heads, -1)))
+SINGLE_VECTOR = TensorTransform(lambda tensor: tensor.flatten(), lambda tensor, heads: tensor[None, None])
 
 TEXT = HFTaskClass("XLNetForSequenceClassification", SentenceHead(1, "last", "tanh"),
-                 {"dense": "sequence_summary.summary", "output": "logits_proj"}, dropout="summary_last_dropout",
-                 default_dropout=0.1, required_config={"summary_type": "last", "summary_use_proj": True,
-                                                       "summary_activation": "tanh"})
+                   {"dense": "sequence_summary.summary", "output": "logits_proj"}, dropout="summary_last_dropout",
+                   default_dropout=0.1, required_config={"summary_type": "last", "summary_use_proj": True,
+                                                         "summary_activation": "tanh"})
 
 XLNET = Family(
     model_type="xlnet",
@@ -36,24 +37,25 @@ XLNET = Family(
         ConfigSetting("network.width", "d_model"),
         ConfigSetting("network.heads", "n_head"),
         ConfigSetting("network.feedforward", "d_inner"),
-        # "gelu" is the exact form over there and the tanh form in the authors' code: each model keeps what it computes
+        # "gelu" is exact in transformers; the authors' code has the tanh approximation, which is the recipe's value
         ConfigSetting("network.activation", "ff_activation", ACTIVATIONS, default="gelu"),
+        # transformers has one dropout; a recipe may have four, and the first is saved: inference uses none of them
         ConfigSetting("network.dropout", "dropout"),
-        ConfigSetting("network.attention.dropout", "dropout"),  # the same; ours may differ, which only training notices
+        ConfigSetting("network.attention.dropout", "dropout"),
         ConfigSetting("network.inner_dropout", "dropout"),
         ConfigSetting("network.output_dropout", "dropout"),
         ConfigSetting("network.norm.epsilon", "layer_norm_eps"),
         ConfigSetting("network.position.clamp", "clamp_len", default=-1,
-                from_hf=lambda value, config: value if value > 0 else None, to_hf=lambda value, values: value or -1),
-        # none, or 0, keeps all that was ever read; we keep as much as the family does by default
+                      from_hf=lambda value, config: value if value > 0 else None,
+                      to_hf=lambda value, values: value or -1),
+        # with null or 0, transformers keeps every earlier hidden state; here the memory then has 512, the default
         ConfigSetting("network.memory.evaluation", "mem_len", default=512, from_hf=lambda value, config: value or 512,
-                to_hf=lambda value, values: value or values["network.memory.length"]),
+                      to_hf=lambda value, values: value or values["network.memory.length"]),
         ConfigSetting("network.initialization.spread", "initializer_range"),
     ),
     derived_values={"network.attention.head_width": lambda values: values["network.width"] // values["network.heads"]},
     required_config={"d_head": lambda config: config["d_model"] // config["n_head"], "attn_type": "bi",
-                     "bi_data": False,
-           "untie_r": True},
+                     "bi_data": False, "untie_r": True},
     required_recipe={
         **DEFAULT_ARCHITECTURE, "network.norm.place": "post", "network.position.kind": "relative_xl",
         "network.attention.bias": False, "network.attention.segments": True,
@@ -64,7 +66,7 @@ XLNET = Family(
         TensorKey.of("embedding.tokens.weight", "word_embedding.weight"),
         TensorKey.of("embedding.query", "mask_emb", transform=SINGLE_VECTOR),
         TensorKey.of(BLOCK + "attention.input.weight", LAYER + "rel_attn.q", LAYER + "rel_attn.k", LAYER + "rel_attn.v",
-               transform=SPLIT_OUTPUT_HEADS),
+                     transform=SPLIT_OUTPUT_HEADS),
         TensorKey.of(BLOCK + "attention.output.weight", LAYER + "rel_attn.o", transform=SPLIT_INPUT_HEADS),
         TensorKey.of(BLOCK + "attention.relative.project.weight", LAYER + "rel_attn.r", transform=SPLIT_OUTPUT_HEADS),
         TensorKey.of(BLOCK + "attention.relative.content_bias", LAYER + "rel_attn.r_w_bias"),

@@ -1,4 +1,4 @@
-"""The verbs `clean` and `overlap`: one JSON object, tables for people, exit codes."""
+"""`clean` and `overlap`: JSON output, printed tables, exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def notes(tmp_path: Path) -> Path:
     return path
 
 
-def test_clean(notes: Path, tmp_path: Path) -> None:
+def test_clean_counts_what_each_step_drops(notes: Path, tmp_path: Path) -> None:
     done = stemma("clean", notes, "--out", tmp_path / "clean.txt", "--set", "min_words=20", "--set", "max_top_pair=1",
                   "--set", "max_repeated_runs=1", "--set", "max_repeated_lines=1", "--json")
     assert done.code == 0, done.err
@@ -24,12 +24,12 @@ def test_clean(notes: Path, tmp_path: Path) -> None:
     steps = {step["step"]: step for step in done.json["steps"]}
     assert steps["exact_duplicates"]["documents"] == 3
     assert (steps["min_words"]["documents"], steps["min_words"]["setting"]) == (1, 20)
-    gone = sum(step["documents"] for step in done.json["steps"] if step["step"] != "normalise")
-    assert done.json["documents_out"] == 44 - gone == (tmp_path / "clean.txt").read_text().count("\n\n")
+    dropped = sum(step["documents"] for step in done.json["steps"] if step["step"] != "normalise")
+    assert done.json["documents_out"] == 44 - dropped == (tmp_path / "clean.txt").read_text().count("\n\n")
     assert done.err == ""
 
 
-def test_clean_for_people(notes: Path, tmp_path: Path) -> None:
+def test_clean_prints_a_table_and_refuses_to_overwrite(notes: Path, tmp_path: Path) -> None:
     done = stemma("clean", notes, "--out", tmp_path / "clean.txt", "--set", "max_repeated_runs=1", "--show", 1)
     assert done.code == 0, done.err
     assert "of 44 documents" in done.out.splitlines()[0]
@@ -47,23 +47,23 @@ def test_clean_reads_standard_input(notes: Path, tmp_path: Path) -> None:
     assert (tmp_path / "clean.jsonl").read_text().count('{"text": ') == done.json["documents_out"]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (["--out", "clean.csv"], "must end in .txt"),
     (["--out", "clean.txt", "--language", "xx"], '--language is "xx"'),
     (["--out", "clean.txt", "--set", "min_wrds=3"], "1 problem in the rules"),
     (["--out", "clean.txt", "--documents", "page"], "--documents is"),
     (["--out", "clean.txt", "--rules", "nowhere.toml"], "cannot read the rules nowhere.toml"),
 ])
-def test_clean_refuses(notes: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
-    placed = [str(tmp_path / word) if word.startswith("clean.") else word for word in arguments]
-    done = stemma("clean", notes, *placed, "--json")
+def test_clean_refuses_bad_options(notes: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    words = [str(tmp_path / word) if word.startswith("clean.") else word for word in arguments]
+    done = stemma("clean", notes, *words, "--json")
     assert done.code == 2
     assert done.err.startswith("error: ")
-    assert said in done.json["error"]
+    assert message in done.json["error"]
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_overlap(corpus_folder: Path, notes: Path, tmp_path: Path) -> None:
+def test_overlap_finds_the_text_of_the_corpus(corpus_folder: Path, notes: Path, tmp_path: Path) -> None:
     done = stemma("overlap", corpus_folder, notes, "--exclude", tmp_path / "rest.txt", "--json")
     assert done.code == 0, done.err
     assert done.json["share"] == 1.0, "the corpus was made of this text"
@@ -73,17 +73,17 @@ def test_overlap(corpus_folder: Path, notes: Path, tmp_path: Path) -> None:
     assert (tmp_path / "rest.txt").read_text() == "Short.\n\n"
 
 
-def test_overlap_for_people(text_file: Path, notes: Path) -> None:
+def test_overlap_prints_the_documents_with_the_largest_overlap(text_file: Path, notes: Path) -> None:
     done = stemma("overlap", text_file, notes, notes, "--show", 2)
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].startswith("100.00% of the 8-grams")
     assert sum(line.strip().startswith("document ") for line in lines) == 2
     assert "1 are shorter than 8 words" in done.out
-    assert "lookups of 8-grams that no text holds" in lines[-1]
+    assert "lookups of 8-grams of random words" in lines[-1]
 
 
-def test_overlap_refuses_one_word(text_file: Path, tmp_path: Path) -> None:
+def test_overlap_refuses_a_text_without_n_grams(text_file: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("word\n")
     done = stemma("overlap", text_file, tmp_path / "one.txt", "--json")
     assert done.code == 2

@@ -1,4 +1,4 @@
-"""`tree`, `show` and `diff`, as people and as programs see them."""
+"""`tree`, `show` and `diff`: printed output and JSON."""
 
 from __future__ import annotations
 
@@ -12,69 +12,69 @@ from stemma.cli import main
 from stemma.cli.recipes import _diff_row, wrap_rows
 
 
-def answer(capsys, *arguments: str) -> dict:
+def json_output(capsys, *arguments: str) -> dict:
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def text(capsys, *arguments: str) -> str:
+def printed(capsys, *arguments: str) -> str:
     assert main(list(arguments)) == 0
     return capsys.readouterr().out
 
 
 def test_tree_shows_children_under_their_parents(capsys):
-    lines = text(capsys, "tree").splitlines()
+    lines = printed(capsys, "tree").splitlines()
     assert lines[0].startswith("transformer  2017  ")
     assert any("── bert  2018  " in line for line in lines[1:])
-    found = answer(capsys, "tree")["recipes"]
-    assert {"name": "bert", "parent": "transformer", "year": 2018, "title": "BERT"}.items() <= found[1].items()
-    assert set(found[0]) == {"name", "parent", "year", "title", "summary"}
+    recipes = json_output(capsys, "tree")["recipes"]
+    assert {"name": "bert", "parent": "transformer", "year": 2018, "title": "BERT"}.items() <= recipes[1].items()
+    assert set(recipes[0]) == {"name", "parent", "year", "title", "summary"}
 
 
 def test_show_gives_each_value_with_its_origin(capsys):
-    found = answer(capsys, "show", "bert@tiny", "network.layers=3")
-    assert found["recipe"] == "bert@tiny" and found["values"]["network"]["layers"] == 3
-    assert found["origin"]["network.layers"] == "command line" and found["origin"]["tokenizer.kind"] == "bert"
-    rows = [line.split() for line in text(capsys, "show", "bert").splitlines()]
+    result = json_output(capsys, "show", "bert@tiny", "network.layers=3")
+    assert result["recipe"] == "bert@tiny" and result["values"]["network"]["layers"] == 3
+    assert result["origin"]["network.layers"] == "command line" and result["origin"]["tokenizer.kind"] == "bert"
+    rows = [line.split() for line in printed(capsys, "show", "bert").splitlines()]
     assert ["tokenizer.vocab_size", "30,522", "bert"] in rows
     assert ["network.norm.epsilon", "1e-12", "bert"] in rows
     assert ["network.norm.place", "post", "transformer"] in rows
 
 
-def test_show_reads_a_runs_own_file(capsys, tmp_path):
+def test_show_reads_the_recipe_file_of_a_run(capsys, tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_loading.recipe("bert@tiny", ["training.steps=7"]).to_toml())
-    assert answer(capsys, "show", str(path))["values"]["training"]["steps"] == 7
+    assert json_output(capsys, "show", str(path))["values"]["training"]["steps"] == 7
 
 
-def test_diff_marks_what_went_came_and_changed(capsys):
-    out = text(capsys, "diff", "transformer", "bert")
+def test_diff_marks_removed_added_and_changed_values(capsys):
+    out = printed(capsys, "diff", "transformer", "bert")
     assert out.startswith("transformer -> bert · ")
     rows = [line.split() for line in out.splitlines()]
     assert ["-", "network.decoder"] in rows
     assert ["+", "objective.masked_lm.rate", "0.15"] in rows
     assert ["~", "tokenizer.vocab_size", "37,000", "->", "30,522"] in rows
-    changes = answer(capsys, "diff", "transformer", "bert")["changes"]
+    changes = json_output(capsys, "diff", "transformer", "bert")["changes"]
     assert {"key": "tokenizer.vocab_size", "from": 37000, "to": 30522} in changes
     assert {"key": "network.decoder", "from": {"layers": 6}, "to": None} in changes
     assert len(changes) == len(rows) - 1
 
 
-def test_diff_of_equals_says_so(capsys):
-    assert text(capsys, "diff", "bert", "bert@base") == "bert -> bert@base · no difference\n"
+def test_diff_of_equal_recipes_prints_no_difference(capsys):
+    assert printed(capsys, "diff", "bert", "bert@base") == "bert -> bert@base · no difference\n"
 
 
-def test_mistakes_are_told_once_for_people_and_once_for_programs(capsys):
+def test_errors_are_printed_on_stderr_and_as_json(capsys):
     assert main(["show", "bert@tiny", "network.heads=7", "objective.masked_lm.rate=1.7", "--json"]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: 2 problems in bert@tiny with your changes\n  network.heads = 7 ")
-    assert json.loads(said.out) == {"error": "2 problems in bert@tiny with your changes", "problems": [
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: 2 problems in bert@tiny with your changes\n  network.heads = 7 ")
+    assert json.loads(captured.out) == {"error": "2 problems in bert@tiny with your changes", "problems": [
         "network.heads = 7: width 128 is not divisible by 7 (try 8)",
         "objective.masked_lm.rate = 1.7: must lie between 0 and 1"]}
 
 
 @pytest.mark.parametrize("width", [60, 80])
-def test_a_difference_fits_the_terminal_and_loses_nothing(width):
+def test_wrapped_rows_fit_the_terminal_and_keep_all_characters(width):
     recipes = [recipe_loading.recipe(name) for name in ("transformer", "bert", "gpt2", "t5", "xlnet", "ernie-2",
                                                         "unilm")]
     for a, b in itertools.permutations(recipes, 2):
@@ -84,9 +84,9 @@ def test_a_difference_fits_the_terminal_and_loses_nothing(width):
             assert "".join("".join(lines).split()) == "".join("".join(row).split())
 
 
-def test_values_that_do_not_fit_stand_below_their_key():
+def test_values_that_do_not_fit_are_printed_below_their_key():
     rows = [("~  corpus.pair", "start A separator B:1 separator:1", "->  A end B"),
             ("~  network.layers", "6", "->  12")]
     assert wrap_rows(rows, 54) == [["  ~  corpus.pair", "       start A separator B:1 separator:1 ->  A end B"],
-                                ["  ~  network.layers   6   ->  12"]]
+                                   ["  ~  network.layers   6   ->  12"]]
     assert wrap_rows(rows, 240)[1] == ["  ~  network.layers   6                                   ->  12"]

@@ -1,4 +1,4 @@
-"""`fill` and `embed` as a user meets them."""
+"""`fill` and `embed`: predictions of masked tokens, vectors of lines."""
 
 from __future__ import annotations
 
@@ -29,41 +29,42 @@ def run(*words: object) -> int:
 
 
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])
-def test_fill(model, capsys, mask):
+def test_fill_predicts_each_mask(model, capsys, mask):
     assert run("fill", model, f"the old {mask} reads {mask} letter", "--top", 3, "--json") == 0
-    found = json.loads(capsys.readouterr().out)["predictions"]
-    assert [prediction["position"] for prediction in found] == [3, 5]
-    for prediction in found:
-        chances = [candidate["probability"] for candidate in prediction["candidates"]]
-        assert len(chances) == 3 and chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1
+    predictions = json.loads(capsys.readouterr().out)["predictions"]
+    assert [prediction["position"] for prediction in predictions] == [3, 5]
+    for prediction in predictions:
+        probabilities = [candidate["probability"] for candidate in prediction["candidates"]]
+        assert len(probabilities) == 3 and probabilities == sorted(probabilities, reverse=True)
+        assert 0 < sum(probabilities) <= 1
 
 
-def test_fill_for_people_and_from_the_model_folder(model, capsys):
+def test_fill_reads_the_model_folder_and_prints_five_predictions(model, capsys):
     assert run("fill", model / "model", "the [MASK] reads") == 0
     assert capsys.readouterr().out.count("%") == 5
 
 
-def test_embed_gives_a_vector_for_each_line_in_order(model, tmp_path, capsys):
+def test_embed_writes_a_vector_for_each_line_in_order(model, tmp_path, capsys):
     text = tmp_path / "lines.txt"
     text.write_text("\n".join(LINES) + "\n")
     assert run("embed", model, text, "--out", tmp_path / "deep/all.npy", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     vectors = np.load(tmp_path / "deep/all.npy")
     assert vectors.shape == (3, 32) == (result["vectors"], result["width"]) and vectors.dtype == np.float32
-    for number, line in enumerate(LINES):
+    for index, line in enumerate(LINES):
         text.write_text(line)
         assert run("embed", model, text, "--out", tmp_path / "one.npy", "--overwrite") == 0
-        np.testing.assert_allclose(np.load(tmp_path / "one.npy")[0], vectors[number], atol=1e-5)
+        np.testing.assert_allclose(np.load(tmp_path / "one.npy")[0], vectors[index], atol=1e-5)
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["all.npy", "lines.txt", "one.npy"]
 
 
-def test_embed_options(model, tmp_path, monkeypatch):
-    made = {}
+def test_embed_pools_and_normalizes(model, tmp_path, monkeypatch):
+    vectors = {}
     for name, options in {"mean": [], "start": ["--pooling", "start"], "unit": ["--normalize"]}.items():
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(LINES).encode())))
         assert run("embed", model, "-", "--out", tmp_path / f"{name}.npy", *options) == 0
-        made[name] = np.load(tmp_path / f"{name}.npy")
-    np.testing.assert_allclose(np.linalg.norm(made["unit"], axis=1), 1, rtol=1e-5)
-    lengths = np.linalg.norm(made["mean"], axis=1, keepdims=True)
-    np.testing.assert_allclose(made["unit"], made["mean"] / lengths, atol=1e-6)
-    assert np.abs(made["start"] - made["mean"]).max() > 1e-3
+        vectors[name] = np.load(tmp_path / f"{name}.npy")
+    np.testing.assert_allclose(np.linalg.norm(vectors["unit"], axis=1), 1, rtol=1e-5)
+    lengths = np.linalg.norm(vectors["mean"], axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors["unit"], vectors["mean"] / lengths, atol=1e-6)
+    assert np.abs(vectors["start"] - vectors["mean"]).max() > 1e-3

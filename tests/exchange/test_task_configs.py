@@ -1,4 +1,4 @@
-"""Which tasks a folder tells of: its own cards, what a foreign config.json says, and what neither can answer."""
+"""The tasks of a model folder: from its tasks.json, inferred from config.json, or not supported."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ SMALL = ["network.width=24", "network.layers=2", "network.heads=3", "network.fee
 
 
 def finetuned(*tasks: tuple[str, str, int], recipe: str = "bert@tiny", changes: tuple[str, ...] = ()) -> Model:
-    """A random model that answers (name, kind, classes) each."""
+    """A random model with heads for these tasks: (name, kind, number of classes)."""
     start = stemma.build(recipe, 60, [*SMALL, *changes])
     corpus = start.recipe.settings.corpus
-    cards = {}
+    task_configs = {}
     for name, kind, classes in tasks:
-        labels = tuple(f"{name}-{number}" for number in range(classes)) if kind in ("classify", "pair", "tag") else ()
+        labels = tuple(f"{name}-{index}" for index in range(classes)) if kind in ("classify", "pair", "tag") else ()
         values = {"counts": [3] * classes} if labels else {"threshold": 0.25} if kind == "qa" else {}
-        cards[name] = TaskConfig(name, kind, labels, default_task_heads(start, kind, classes, name), corpus.single,
-                                 corpus.pair, 32,
-                           ("f1",), parse_task_options(kind, values))
-    heads = {name: spec for card in cards.values() for name, spec in card.heads.items()}
+        task_configs[name] = TaskConfig(name, kind, labels, default_task_heads(start, kind, classes, name),
+                                        corpus.single, corpus.pair, 32, ("f1",), parse_task_options(kind, values))
+    heads = {name: spec for task_config in task_configs.values() for name, spec in task_config.heads.items()}
     network = Network(start.recipe.settings.network, 60, heads).eval()
     perturb(network, 0)
-    return Model(start.recipe, None, network, task_configs=cards)
+    return Model(start.recipe, None, network, task_configs=task_configs)
 
 
-def assert_same_model(one: Model, other: Model) -> None:
-    before, after = one.network.state_dict(), other.network.state_dict()
+def assert_same_model(model: Model, expected: Model) -> None:
+    before, after = model.network.state_dict(), expected.network.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    assert one.task_configs == other.task_configs and one.recipe == other.recipe
-    assert one.network.head_specs == other.network.head_specs
+    assert model.task_configs == expected.task_configs and model.recipe == expected.recipe
+    assert model.network.head_specs == expected.network.head_specs
 
 
-def foreign(folder, kind: str, family: str = "bert", **settings):
-    made = random_reference(family, 2, kind, **settings)
-    made.save_pretrained(folder)
-    return made
+def save_hf_model(folder, kind: str, family: str = "bert", **settings):
+    model = random_reference(family, 2, kind, **settings)
+    model.save_pretrained(folder)
+    return model
 
 
-def without(folder, *parts: str) -> None:
-    """The same weights without those whose names hold one of these."""
+def remove_tensors(folder, *substrings: str) -> None:
+    """Remove the tensors whose names contain one of these."""
     file = folder / "model.safetensors"
-    kept = {name: tensor for name, tensor in load_file(file).items() if not any(part in name for part in parts)}
-    save_file(kept, file, {"format": "pt"})
+    remaining = {name: tensor for name, tensor in load_file(file).items()
+                 if not any(substring in name for substring in substrings)}
+    save_file(remaining, file, {"format": "pt"})
 
 
-# --- ours -------------------------------------------------------------------------------------------------------------
+# --- saved by Stemma --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "expected"), [
@@ -68,7 +68,7 @@ def without(folder, *parts: str) -> None:
     ("regress", "BertForSequenceClassification"), ("rank", "BertForSequenceClassification"),
     ("choice", "BertForMultipleChoice"), ("tag", "BertForTokenClassification"), ("qa", "BertForQuestionAnswering")])
 @pytest.mark.parametrize("name", [DEFAULT_TASK, "mood"])
-def test_one_task_is_saved_as_the_class_that_answers_it(tmp_path, kind, expected, name):
+def test_a_single_task_is_saved_as_its_hf_class(tmp_path, kind, expected, name):
     model = finetuned((name, kind, 5 if kind in ("classify", "pair", "tag") else 1))
     stemma.save(model, tmp_path / "m")
     assert (config_of(tmp_path / "m")["model_type"], config_of(tmp_path / "m")["architectures"]) == ("bert", [expected])
@@ -80,14 +80,14 @@ def test_one_task_is_saved_as_the_class_that_answers_it(tmp_path, kind, expected
         assert (tmp_path / "m" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 
-def test_several_tasks_keep_our_own_name(tmp_path):
+def test_several_tasks_are_saved_as_type_stemma(tmp_path):
     model = finetuned(("mood", "classify", 3), ("names", "tag", 5), ("answers", "qa", 1))
     stemma.save(model, tmp_path / "m")
-    told = config_of(tmp_path / "m")
-    assert (told["model_type"], told["architectures"]) == ("stemma", ["StemmaNetwork"])
+    config = config_of(tmp_path / "m")
+    assert (config["model_type"], config["architectures"]) == ("stemma", ["StemmaNetwork"])
     again = stemma.load(tmp_path / "m")
     assert_same_model(again, model)
-    assert again.task_config("names").labels == tuple(f"names-{number}" for number in range(5))
+    assert again.task_config("names").labels == tuple(f"names-{index}" for index in range(5))
     assert default_task_heads(again, "classify", 2, "new") == {"pooler": Pooler(), "new": ClassHead(2, 0.1)}
     with pytest.raises(UserError, match="answers 3 tasks; say which with --task: mood, names, answers"):
         again.task_config()
@@ -96,26 +96,26 @@ def test_several_tasks_keep_our_own_name(tmp_path):
 
 
 @pytest.mark.parametrize(("recipe", "changes"), [("bert@tiny", ("network.norm.place=pre",)), ("gpt@tiny", ())],
-                         ids=["a body of its own", "a family without the class"])
-def test_what_is_no_familys_keeps_our_own_name(tmp_path, recipe, changes):
+                         ids=["body of no family", "family without the class"])
+def test_a_task_without_an_hf_class_is_saved_as_type_stemma(tmp_path, recipe, changes):
     model = finetuned((DEFAULT_TASK, "tag", 4), recipe=recipe, changes=(*changes, "network.feedforward=96"))
     stemma.save(model, tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
     assert_same_model(stemma.load(tmp_path / "m"), model)
 
 
-def test_another_head_is_not_the_familys(tmp_path):
-    """A first place through a layer of its own is RoBERTa's way and not BERT's."""
+def test_a_task_with_another_head_is_saved_as_type_stemma(tmp_path):
+    """BERT's class has a pooler, and no mean over the positions."""
     model = finetuned((DEFAULT_TASK, "classify", 3))
     heads = {DEFAULT_TASK: SentenceHead(3, "mean", None)}
     network = Network(model.recipe.settings.network, 60, heads).eval()
-    card = replace(model.task_configs[DEFAULT_TASK], heads=heads)
-    stemma.save(Model(model.recipe, None, network, task_configs={DEFAULT_TASK: card}), tmp_path / "m")
+    task_config = replace(model.task_configs[DEFAULT_TASK], heads=heads)
+    stemma.save(Model(model.recipe, None, network, task_configs={DEFAULT_TASK: task_config}), tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
     assert stemma.load(tmp_path / "m").task_config().heads == heads
 
 
-def test_a_model_without_tasks_has_no_cards(tmp_path):
+def test_a_model_without_tasks_has_no_tasks_file(tmp_path):
     model = stemma.build("bert@tiny", 60, SMALL)
     stemma.save(model, tmp_path / "m")
     assert not (tmp_path / "m/tasks.json").exists()
@@ -123,53 +123,53 @@ def test_a_model_without_tasks_has_no_cards(tmp_path):
         stemma.load(tmp_path / "m").task_config()
 
 
-def test_the_heads_are_the_familys(tmp_path):
-    wide = "network.embedding.width=16"
-    ways = {name: default_task_heads(stemma.build(name, 60, [*SMALL[:1], *SMALL[2:3], *changes]), "classify", 3, "it")
-            for name, changes in {"bert@tiny": [], "roberta@tiny": [], "albert@tiny": [wide], "electra@tiny": [],
-                                  "gpt2@tiny": [], "universal-transformer@tiny": []}.items()}
+def test_default_heads_are_those_of_the_family(tmp_path):
+    changes = {"bert@tiny": [], "roberta@tiny": [], "albert@tiny": ["network.embedding.width=16"], "electra@tiny": [],
+               "gpt2@tiny": [], "universal-transformer@tiny": []}
+    heads = {name: default_task_heads(stemma.build(name, 60, [SMALL[0], SMALL[2], *extra]), "classify", 3, "it")
+             for name, extra in changes.items()}
     pooled = {"pooler": Pooler(), "it": ClassHead(3, 0.1)}
     last = {"it": SentenceHead(3, "last", None, 0.1, bias=False)}
-    assert ways == {"bert@tiny": pooled, "roberta@tiny": {"it": SentenceHead(3, "first", "tanh", 0.1, early=True)},
-                    "albert@tiny": pooled, "electra@tiny": {"it": SentenceHead(3, "first", "gelu", 0.1, early=True)},
-                    "gpt2@tiny": last, "universal-transformer@tiny": last}
+    assert heads == {"bert@tiny": pooled, "roberta@tiny": {"it": SentenceHead(3, "first", "tanh", 0.1, early=True)},
+                     "albert@tiny": pooled, "electra@tiny": {"it": SentenceHead(3, "first", "gelu", 0.1, early=True)},
+                     "gpt2@tiny": last, "universal-transformer@tiny": last}
 
 
-# --- a folder of ours that was spoilt ---------------------------------------------------------------------------------
+# --- damaged folders --------------------------------------------------------------------------------------------------
 
 
-def spoilt(folder, change) -> None:
+def change_tasks_file(folder, change) -> None:
     (folder / "checksums.json").unlink()
     file = folder / "tasks.json"
     file.write_text(change(file.read_text()))
 
 
-def test_a_damaged_list_of_tasks_is_told(tmp_path):
+def test_a_damaged_tasks_file_is_reported(tmp_path):
     stemma.save(finetuned((DEFAULT_TASK, "tag", 3)), tmp_path / "m")
-    spoilt(tmp_path / "m", lambda text: text[:-20])
+    change_tasks_file(tmp_path / "m", lambda text: text[:-20])
     with pytest.raises(CorruptFileError, match="tasks.json is damaged"):
         stemma.load(tmp_path / "m")
 
 
-def test_the_tasks_of_another_model_are_told(tmp_path):
+def test_the_tasks_file_of_another_model_is_reported(tmp_path):
     stemma.save(finetuned((DEFAULT_TASK, "tag", 3)), tmp_path / "m")
     stemma.save(finetuned(("a", "tag", 3), ("b", "qa", 1)), tmp_path / "other")
-    spoilt(tmp_path / "m", lambda text: (tmp_path / "other/tasks.json").read_text())
-    with pytest.raises(CorruptFileError, match="tells of tasks that no model of the family bert answers"):
+    change_tasks_file(tmp_path / "m", lambda text: (tmp_path / "other/tasks.json").read_text())
+    with pytest.raises(CorruptFileError, match="has tasks that no model of the family bert answers"):
         stemma.load(tmp_path / "m")
 
 
-def test_without_its_tasks_a_folder_is_read_as_a_foreign_one(tmp_path):
+def test_without_tasks_file_the_task_is_inferred_from_config(tmp_path):
     model = finetuned((DEFAULT_TASK, "pair", 3))
     stemma.save(model, tmp_path / "m")
     for name in ("tasks.json", "checksums.json"):
         (tmp_path / "m" / name).unlink()
-    card = stemma.load(tmp_path / "m").task_config()
-    assert (card.kind, card.labels, card.metrics) == ("classify", model.task_config().labels, ())
-    assert card.heads == model.task_config().heads and card.pair == model.task_config().pair
+    task_config = stemma.load(tmp_path / "m").task_config()
+    assert (task_config.kind, task_config.labels, task_config.metrics) == ("classify", model.task_config().labels, ())
+    assert task_config.heads == model.task_config().heads and task_config.pair == model.task_config().pair
 
 
-def test_our_own_layout_without_its_tasks_is_told(tmp_path):
+def test_type_stemma_without_tasks_file_is_reported(tmp_path):
     stemma.save(finetuned((DEFAULT_TASK, "tag", 3), changes=("network.norm.place=pre",)), tmp_path / "m")
     for name in ("tasks.json", "checksums.json"):
         (tmp_path / "m" / name).unlink()
@@ -177,46 +177,46 @@ def test_our_own_layout_without_its_tasks_is_told(tmp_path):
         stemma.load(tmp_path / "m")
 
 
-# --- what others made -------------------------------------------------------------------------------------------------
+# --- saved by transformers --------------------------------------------------------------------------------------------
 
 
-def test_labels_in_the_order_of_their_numbers(tmp_path):
-    foreign(tmp_path, "BertForSequenceClassification", num_labels=12)
-    names = {str(number): f"class {number}" for number in reversed(range(12))}
+def test_labels_are_ordered_by_their_ids(tmp_path):
+    save_hf_model(tmp_path, "BertForSequenceClassification", num_labels=12)
+    names = {str(index): f"class {index}" for index in reversed(range(12))}
     configure(tmp_path, id2label=names)
-    assert stemma.load(tmp_path).task_config().labels == tuple(f"class {number}" for number in range(12))
+    assert stemma.load(tmp_path).task_config().labels == tuple(f"class {index}" for index in range(12))
 
 
-def test_two_labels_without_names(tmp_path):
-    foreign(tmp_path, "BertForSequenceClassification")
+def test_labels_without_names_are_numbered(tmp_path):
+    save_hf_model(tmp_path, "BertForSequenceClassification")
     configure(tmp_path, id2label=..., label2id=...)
     assert stemma.load(tmp_path).task_config().labels == ("LABEL_0", "LABEL_1")
 
 
 @pytest.mark.parametrize("table", [["a", "b"], {"first": "a", "second": "b"}, "ab"])
-def test_labels_without_numbers_are_told(tmp_path, table):
-    foreign(tmp_path, "BertForSequenceClassification")
+def test_labels_without_ids_are_reported(tmp_path, table):
+    save_hf_model(tmp_path, "BertForSequenceClassification")
     configure(tmp_path, id2label=table)
     with pytest.raises(CorruptFileError, match="id2label that does not number its labels"):
         stemma.load(tmp_path)
 
 
-def test_labels_that_do_not_fit_the_weights_are_told(tmp_path):
-    foreign(tmp_path, "BertForTokenClassification", num_labels=4)
+def test_labels_that_do_not_fit_the_weights_are_reported(tmp_path):
+    save_hf_model(tmp_path, "BertForTokenClassification", num_labels=4)
     configure(tmp_path, id2label={"0": "O", "1": "B-X"})
     with pytest.raises(CorruptFileError, match=r"classifier.weight +is 4x\d+ and should be 2x"):
         stemma.load(tmp_path)
 
 
-def test_what_a_learner_needs_is_there_as_far_as_known(tmp_path):
-    made = {"BertForSequenceClassification": ("classify", {"counts": [0, 0]}),
-            "BertForMultipleChoice": ("choice", {}),
-            "BertForQuestionAnswering": ("qa", {"silence": False, "stride": 128})}
-    for number, (name, (kind, values)) in enumerate(made.items()):
-        theirs = foreign(tmp_path / str(number), name)
-        card = stemma.load(tmp_path / str(number)).task_config()
-        assert (card.kind, card.values.to_json()) == (kind, values)
-        assert card.longest == theirs.config.max_position_embeddings
+def test_inferred_task_configs_have_default_options(tmp_path):
+    expected = {"BertForSequenceClassification": ("classify", {"counts": [0, 0]}),
+                "BertForMultipleChoice": ("choice", {}),
+                "BertForQuestionAnswering": ("qa", {"silence": False, "stride": 128})}
+    for index, (name, (kind, values)) in enumerate(expected.items()):
+        hf_model = save_hf_model(tmp_path / str(index), name)
+        task_config = stemma.load(tmp_path / str(index)).task_config()
+        assert (task_config.kind, task_config.values.to_json()) == (kind, values)
+        assert task_config.longest == hf_model.config.max_position_embeddings
 
 
 @pytest.mark.parametrize(("kind", "family", "change"), [
@@ -224,12 +224,12 @@ def test_what_a_learner_needs_is_there_as_far_as_known(tmp_path):
     ("BertForSequenceClassification", "bert", {"problem_type": "regression"}),
     ("XLNetForSequenceClassification", "xlnet", {"summary_type": "mean"}),
     ("ElectraForMultipleChoice", "electra", {"summary_activation": "tanh"})])
-def test_an_answer_of_another_kind_is_left_aside_and_told(tmp_path, kind, family, change):
-    foreign(tmp_path, kind, family, **change)
+def test_a_head_without_a_kind_of_task_is_not_loaded_and_reported(tmp_path, kind, family, change):
+    save_hf_model(tmp_path, kind, family, **change)
     model = stemma.load(tmp_path)
     ((name, value),) = change.items()
     assert f"answers as a {kind} with {name} = {value}" in model.load_warnings[0]
-    assert "left aside" in model.load_warnings[1]
+    assert "not used by this network" in model.load_warnings[1]
     assert model.task_configs == {} and DEFAULT_TASK not in model.network.heads
 
 
@@ -238,9 +238,9 @@ def test_an_answer_of_another_kind_is_left_aside_and_told(tmp_path, kind, family
     ("BertForQuestionAnswering", "bert", ("qa_outputs",)),
     ("RobertaForSequenceClassification", "roberta", ("classifier",)),
     ("GPT2ForSequenceClassification", "gpt2", ("score",))])
-def test_a_head_without_weights_is_told_by_who_needs_it(tmp_path, kind, family, parts):
-    foreign(tmp_path, kind, family)
-    without(tmp_path, *parts)
+def test_a_task_head_without_weights_is_reported_when_the_task_is_used(tmp_path, kind, family, parts):
+    save_hf_model(tmp_path, kind, family)
+    remove_tensors(tmp_path, *parts)
     model = stemma.load(tmp_path)
     assert model.hidden(torch.tensor([[5, 3, 1]])).shape[1] == 3
     with pytest.raises(UserError, match="weights of the head that answers .* are not in this model's folder"):
@@ -250,33 +250,33 @@ def test_a_head_without_weights_is_told_by_who_needs_it(tmp_path, kind, family, 
     assert stemma.load(tmp_path / "again").task_configs == {}
 
 
-def test_half_a_head_is_an_incomplete_checkpoint(tmp_path):
-    foreign(tmp_path, "RobertaForSequenceClassification", "roberta")
-    without(tmp_path, "out_proj")
+def test_a_head_with_missing_tensors_is_reported(tmp_path):
+    save_hf_model(tmp_path, "RobertaForSequenceClassification", "roberta")
+    remove_tensors(tmp_path, "out_proj")
     with pytest.raises(CorruptFileError, match="2 tensors missing .*classifier.out_proj"):
         stemma.load(tmp_path)
 
 
-def test_a_pooler_that_nothing_reads_is_left_aside(tmp_path):
-    """As early releases saved it."""
-    theirs = foreign(tmp_path, "BertForTokenClassification")
-    width = theirs.config.hidden_size
+def test_an_unused_pooler_is_not_loaded(tmp_path):
+    """Early releases of transformers stored one."""
+    hf_model = save_hf_model(tmp_path, "BertForTokenClassification")
+    width = hf_model.config.hidden_size
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, "bert.pooler.dense.weight": torch.ones(width, width),
                "bert.pooler.dense.bias": torch.ones(width)}, tmp_path / "model.safetensors", {"format": "pt"})
     model = stemma.load(tmp_path)
     assert set(model.network.heads) == {DEFAULT_TASK} and "bert.pooler.dense.bias" in model.load_warnings[0]
-    stemma.save(model, tmp_path / "ours")
-    assert config_of(tmp_path / "ours")["architectures"] == ["BertForTokenClassification"]
+    stemma.save(model, tmp_path / "stemma")
+    assert config_of(tmp_path / "stemma")["architectures"] == ["BertForTokenClassification"]
 
 
-def test_a_body_goes_on_to_another_task(tmp_path):
-    foreign(tmp_path, "BertForQuestionAnswering")
+def test_default_heads_for_a_model_that_was_finetuned(tmp_path):
+    save_hf_model(tmp_path, "BertForQuestionAnswering")
     assert default_task_heads(stemma.load(tmp_path), "qa", 1, "again") == {"again": SpanHead()}
     assert default_task_heads(stemma.load(tmp_path), "tag", 4, "next") == {"next": ClassHead(4, 0.1)}
 
 
-def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path, corpus_folder, tokenizer_folder, caplog):
+def test_pretraining_starts_from_a_finetuned_model(tmp_path, corpus_folder, tokenizer_folder, caplog):
     from stemma.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(tokenizer_folder)
@@ -284,9 +284,9 @@ def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path, corpus_folder, t
     heads = default_task_heads(start, "classify", 3, DEFAULT_TASK)
     corpus = start.recipe.settings.corpus
     network = Network(start.recipe.settings.network, tokenizer.vocab_size, heads).eval()
-    card = TaskConfig(DEFAULT_TASK, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",),
-                parse_task_options("classify", {}))
-    stemma.save(Model(start.recipe, tokenizer, network, task_configs={DEFAULT_TASK: card}), tmp_path / "m")
+    task_config = TaskConfig(DEFAULT_TASK, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",),
+                             parse_task_options("classify", {}))
+    stemma.save(Model(start.recipe, tokenizer, network, task_configs={DEFAULT_TASK: task_config}), tmp_path / "m")
     stemma.pretrain("bert@tiny", corpus=corpus_folder, out=tmp_path / "run", steps=1, init_from=tmp_path / "m",
                     changes=["training.batch_size=2", "corpus.sequence_length=32"])
     assert any("not needed by bert@tiny: heads.task" in text for text in caplog.messages)
