@@ -11,7 +11,7 @@ from pathlib import Path
 
 import own_parts
 import pytest
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 
@@ -41,7 +41,7 @@ def made(tmp_path_factory, corpus_folder) -> Path:
     command = ["pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "9", "--json", *OFTEN]
     whole = stemma(*command, "--out", "whole", folder=folder)
     assert whole.code == 0, whole.err
-    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 2))
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 2))
     return folder
 
 
@@ -140,7 +140,7 @@ def test_network_plugins_through_the_commands(tmp_path, corpus_folder):
     command = ["pretrain", "deep.toml@tiny", "--corpus", corpus_folder, "--steps", "7", *small]
     whole = stemma(*command, "--out", "whole", "--json", folder=tmp_path)
     assert whole.code == 0, whole.err
-    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 2))
+    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: has_checkpoint(tmp_path / "killed", 2))
     assert "give --plugin my_attention.py" in stemma("resume", "killed", folder=tmp_path).err
     resumed = stemma("resume", "killed", *options, folder=tmp_path)
     assert resumed.code == 0, resumed.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import own_parts
 import pytest
 import toy_tasks
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 
@@ -32,7 +32,7 @@ def made(tmp_path_factory) -> Path:
     whole = stemma(*command, "--out", "whole", folder=folder)
     assert whole.code == 0, whole.err
     (folder / "whole.json").write_text(whole.out)
-    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 8))
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 8))
     return folder
 
 
