@@ -11,7 +11,7 @@ from pathlib import Path
 
 import plugin_files
 import pytest
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 
@@ -42,7 +42,7 @@ def plugin_runs(tmp_path_factory, corpus_folder) -> Path:
                *FREQUENT_CHECKPOINTS]
     complete = stemma(*command, "--out", "complete", folder=folder)
     assert complete.code == 0, complete.err
-    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 2))
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 2))
     return folder
 
 
@@ -142,7 +142,7 @@ def test_network_plugins_work_with_every_command(tmp_path, corpus_folder):
     command = ["pretrain", "deep.toml@tiny", "--corpus", corpus_folder, "--steps", "7", *small]
     complete = stemma(*command, "--out", "complete", "--json", folder=tmp_path)
     assert complete.code == 0, complete.err
-    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 2))
+    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: has_checkpoint(tmp_path / "killed", 2))
     assert "give --plugin my_attention.py" in stemma("resume", "killed", folder=tmp_path).err
     resumed = stemma("resume", "killed", *options, folder=tmp_path)
     assert resumed.code == 0, resumed.err

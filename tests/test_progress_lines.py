@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from generation.sources import sentences, source_model
+from generation.seq2seq_models import sentences, source_model
 from rich.console import Console
 from watching import noted
 

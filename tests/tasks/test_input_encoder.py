@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import PAIR, SINGLE
+from small_corpora import PAIR, SINGLE
 
 from stemma.errors import UserError
 from stemma.schema.corpus import extend_template

@@ -9,7 +9,7 @@ from pathlib import Path
 import plugin_files
 import pytest
 import toy_tasks
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 
@@ -29,10 +29,10 @@ def plugin_runs(tmp_path_factory) -> Path:
     plugin_files.write_spans(folder)
     command = ["finetune", "spans", "--model", "model", "--train", "spans-train.jsonl", "--dev", "spans-dev.jsonl",
                "--steps", 60, "--json", *PLUGIN, *FAST]
-    complete = stemma(*command, "--out", "whole", folder=folder)
+    complete = stemma(*command, "--out", "complete", folder=folder)
     assert complete.code == 0, complete.err
-    (folder / "whole.json").write_text(complete.out)
-    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 8))
+    (folder / "complete.json").write_text(complete.out)
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 8))
     return folder
 
 
@@ -44,7 +44,7 @@ def done(*words, folder: Path):
 
 
 def test_a_custom_kind_trains(plugin_runs):
-    output = json.loads((plugin_runs / "whole.json").read_text())
+    output = json.loads((plugin_runs / "complete.json").read_text())
     assert output["task"] == "spans" and output["metrics"]["dev"]["f1"] > 0.8
     assert output["validation_loss"] < output["unigram_loss"] / 4
 
@@ -54,24 +54,24 @@ def test_a_killed_run_resumes_to_the_same_bytes_with_the_plugin(plugin_runs):
     assert refused.code == 2 and "killed uses the plug-in my_spans.py" in refused.err
     done("resume", "killed", folder=plugin_runs)
     assert [(plugin_runs / "killed" / name).read_bytes() for name in FILES] == \
-           [(plugin_runs / "whole" / name).read_bytes() for name in FILES]
+           [(plugin_runs / "complete" / name).read_bytes() for name in FILES]
 
 
 def test_predict_reads_lines_and_tables_and_requires_the_plugin(plugin_runs):
     (plugin_runs / "lines.txt").write_text("a young scribe reads seven pages\n")
-    predictions = done("predict", "whole", "lines.txt", folder=plugin_runs).json["predictions"]
+    predictions = done("predict", "complete", "lines.txt", folder=plugin_runs).json["predictions"]
     assert predictions == [{"line": 1, "text": "a young scribe reads seven pages", "texts": ["scribe", "seven pages"],
                      "spans": [[8, 14, "person"], [21, 32, "thing"]]}]
-    answered = done("predict", "whole", "spans-dev.jsonl", folder=plugin_runs).json["predictions"]
+    answered = done("predict", "complete", "spans-dev.jsonl", folder=plugin_runs).json["predictions"]
     assert len(answered) == 16 and all(len(prediction["spans"]) == len(prediction["texts"]) for prediction in answered)
-    for model in ("whole", "whole/model"):
+    for model in ("complete", "complete/model"):
         refused = stemma("predict", model, "lines.txt", folder=plugin_runs)
         assert refused.code == 2 and "uses the plug-in my_spans.py, which is code" in refused.err
-    assert set(tomllib.loads((plugin_runs / "whole/model/recipe.toml").read_text())["plugins"]) == {"my_spans.py"}
+    assert set(tomllib.loads((plugin_runs / "complete/model/recipe.toml").read_text())["plugins"]) == {"my_spans.py"}
 
 
 def test_evaluate_shows_its_tables_on_the_terminal_and_in_the_report(plugin_runs):
-    shown = stemma("evaluate", "whole", "--data", "spans-dev.jsonl", "--out", "judged", *PLUGIN, folder=plugin_runs)
+    shown = stemma("evaluate", "complete", "--data", "spans-dev.jsonl", "--out", "judged", *PLUGIN, folder=plugin_runs)
     assert shown.code == 0 and "gold   predicted" in shown.out, shown.err
     result = json.loads((plugin_runs / "judged/result.json").read_text())
     assert result["kind"] == "spans" and result["labels"][0][:2] == ["person", 16]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SEED, heard
+from conftest import SEED, captured_log_messages
 from staged import four_stages, write_data, write_plan
 
 import stemma
@@ -26,7 +26,7 @@ def done(tmp_path_factory) -> tuple[Path, dict, list[str]]:
     stages["domain"] |= {"replay": 0.25, "interpolate": [0.5, 1.0]}
     stages["finetune"] |= {"interpolate": [0.3, 0.9]}
     plan = write_plan(folder, stages, ablate=True, seeds=2, seed=SEED)
-    with heard() as messages:
+    with captured_log_messages() as messages:
         result = pipeline(plan, folder / "run")
     return folder, result, messages
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy_tasks
 from commands import stemma as command
-from conftest import SEED, heard
+from conftest import SEED, captured_log_messages
 
 import stemma
 from stemma.errors import UserError
@@ -32,7 +32,7 @@ def tried(tmp_path_factory, model):
     """(run, result, log messages) of a sweep over two learning rates and two seeds."""
     folder = tmp_path_factory.mktemp("tried")
     sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
-    with heard() as messages:
+    with captured_log_messages() as messages:
         result = finetune(TaskArguments("classify", sets), model, folder / "run", epochs=8, seed=FIRST,
                           changes=["training.batch_size=16"], trials=Sweep((1e-4, 5e-3), 2, ensemble=True))
     return folder / "run", result, messages
