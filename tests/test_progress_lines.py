@@ -12,9 +12,9 @@ import sys
 import time
 
 import pytest
-from generation.seq2seq_models import sentences, source_model
+from generation.seq2seq_models import build_seq2seq_model, sentences
+from progress_recorder import recorded_stages
 from rich.console import Console
-from watching import noted
 
 from stemma import progress
 from stemma.corpus.build import build_corpus
@@ -96,13 +96,13 @@ def test_slow_operations_report_their_progress(tmp_path, text_file):
     import stemma
     from stemma.tasks.embed import embed
 
-    with noted() as stages:
+    with recorded_stages() as stages:
         tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 320, lowercase=True)
         build_corpus([text_file], tokenizer, tmp_path / "corpus", workers=1)
         stemma.pretrain("bert@tiny", tmp_path / "corpus", tmp_path / "run", steps=1,
                         changes=["network.width=16", "training.batch_size=2", "training.threads=1"])
         embed(stemma.load(tmp_path / "run"), ["a letter", "the margin"])
-        stemma.translate(source_model("transformer"), sentences(2, 3), beams=1, max_extra=1)
+        stemma.translate(build_seq2seq_model("transformer"), sentences(2, 3), beams=1, max_extra=1)
     assert "learning a vocabulary" in stages
     done, total = stages["tokenising"]
     assert total == text_file.stat().st_size and 0.9 * total < done <= total

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import start, stemma
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 from toy_tasks import save_model, write_sets
 
 from stemma.atomic_files import DiskFullError, atomic_write, lock_folder

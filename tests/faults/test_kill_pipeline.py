@@ -9,7 +9,7 @@ from pathlib import Path
 from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 
 
 def files(run: Path) -> dict[str, bytes]:

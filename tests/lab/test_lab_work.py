@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from commands import start, stemma
 from conftest import SEED
-from watching import noted
+from progress_recorder import recorded_stages
 
 from stemma.atomic_files import sha256
 from stemma.errors import Interrupted, UserError
@@ -94,7 +94,7 @@ def test_progress_names_the_current_cell(tmp_path, text, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_experiment.CellRunner, "run", stop)
-    with noted() as stages, pytest.raises(Interrupted):
+    with recorded_stages() as stages, pytest.raises(Interrupted):
         run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000)),
                                       tmp_path)
     assert "cell 1 of 4: bert@tiny, seed 0" in stages

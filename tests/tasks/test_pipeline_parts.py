@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_text
-from staged import SMALL, examples
+from toy_pipeline import SMALL, examples
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.subset import train_validation_split
@@ -127,7 +127,7 @@ def test_replay_never_samples_held_out_text(corpus_folder, share):
 
 
 def test_replay_of_one_long_document_ends_where_its_held_out_part_begins(tmp_path, tokenizer_folder):
-    from making import corpus_of
+    from small_corpora import corpus_of
 
     sentences = [f"{line}" for line in small_text(1, 80, seed=5).strip().split("\n")]
     corpus = corpus_of(tmp_path, [sentences], tokenizer_folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 
 from stemma.errors import UserError
 from stemma.tasks.pipeline.provenance import StageDigests

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SEED, captured_log_messages
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 
 import stemma
 from stemma.errors import UserError

@@ -192,7 +192,7 @@ def test_the_best_of_several_references_counts():
 
 def test_a_network_with_more_embeddings_than_tokens_trains(tmp_path, models, data):
     """T5's matrix is larger than its vocabulary."""
-    model = models("t5", more_places=12)
+    model = models("t5", extra_embeddings=12)
     run_briefly(model, data, tmp_path / "run")
     tuned = load(tmp_path / "run")
     assert tuned.network.vocab_size == tuned.require_tokenizer().vocab_size + 12
