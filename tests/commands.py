@@ -1,8 +1,8 @@
-"""Commands in children of one warm process: torch is imported once, and a child is a process that can be killed.
+"""Runs `stemma` commands in children of one server process that has already imported torch; a test can kill a child.
 
-`start("resume", run)` is `stemma resume run`, but begins in milliseconds; `python(program)` is `python -c program`.
-Whatever a test starts is stopped when the test ends, also when it fails (`stop_what_is_left`, called after every test),
-and on Linux when the tests are killed.
+`start("resume", run)` is `stemma resume run`, but starts in milliseconds. `python(program)` is `python -c program`.
+`stop_running_commands` runs after every test, so nothing that a test starts outlives it. On Linux the children also end
+when pytest is killed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WARM = """
+SERVER = """
 import contextlib, ctypes, gc, importlib, json, os, pkgutil, signal, sys, traceback
 
 def end_with_parent():
-    with contextlib.suppress(OSError, AttributeError):  # Linux alone can ask for that
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 end_with_parent()
 import torch._dynamo, stemma
 from stemma.cli import _build_command, main
 
-# everything slow, also what verbs import when they run: the libraries of metrics, matplotlib and its fonts
+# import everything that is slow, including what commands import late: metric libraries, matplotlib and its fonts
 for name in ("sklearn.metrics", "scipy.stats", "seqeval.metrics", "seqeval.scheme", "sacrebleu.metrics", "numpy.ma",
              "rouge_score.rouge_scorer", "nltk.tokenize", "rich.console", "rich.progress", "rich.table", "rich.tree"):
     importlib.import_module(name)
@@ -42,8 +42,8 @@ for module in pkgutil.walk_packages(stemma.__path__, "stemma."):
 _build_command()
 stemma.lab.report.plots.learning_curve({"loss": [(0, 0), (1, 1)]}, {}, "steps", "loss")
 gc.collect()
-gc.freeze()  # a child copies no page for looking through what it shares
-os.fsync = lambda handle: None  # a kill leaves what was written; only a power cut would not
+gc.freeze()  # garbage collection in a child must not copy the shared pages
+os.fsync = lambda handle: None  # written data survives a kill; only a power cut would lose it
 
 for line in sys.stdin:
     job = json.loads(line)
@@ -52,8 +52,8 @@ for line in sys.stdin:
         end_with_parent()
         os.environ.update(job["environment"])
         os.chdir(job["folder"])
-        for number, name in enumerate((job["input"], job["out"], job["err"])):
-            os.dup2(os.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if number else 0)), number)
+        for stream, name in enumerate((job["input"], job["out"], job["err"])):
+            os.dup2(os.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if stream else 0)), stream)
         if not job["report"]:
             stemma.lab.report.run_html.write_report = lambda run: None
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
@@ -72,25 +72,25 @@ for line in sys.stdin:
 
 
 @dataclass
-class Finished:
+class CompletedCommand:
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> dict:
-        """The one object on stdout."""
+        """The JSON object on stdout, which must be its only line."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
 
 
-class Running:
-    def __init__(self, job: dict[str, Any]):
+class RunningCommand:
+    def __init__(self, job: dict[str, Any]) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.files = [str(Path(self.folder.name) / name) for name in ("out", "err")]
         job = {"arguments": [], "environment": {}, "input": os.devnull, "report": True, **job,
                "out": self.files[0], "err": self.files[1], "folder": str(job["folder"] or Path.cwd())}
-        for file in self.files:  # a child may be killed before it opens them
+        for file in self.files:  # they exist even if the child is killed before it opens them
             Path(file).touch()
         _server().stdin.write(json.dumps(job) + "\n")
         self.process = int(_server().stdout.readline())
@@ -101,48 +101,49 @@ class Running:
         os.kill(self.process, number)
 
     def stop(self) -> None:
-        """Kill it and hear of its end; nothing where it has ended."""
+        """Kill the command and wait for it; do nothing if it has ended."""
         if not self.ended:
             with suppress(ProcessLookupError):
                 self.send(signal.SIGKILL)
-            self._hear()
+            self._read_exit_code()
 
-    def _hear(self) -> int:
+    def _read_exit_code(self) -> int:
         code = int(_server().stdout.readline())
         self.ended = True
         _running.remove(self)
         return code
 
-    def wait(self) -> Finished:
-        code = self._hear()
+    def wait(self) -> CompletedCommand:
+        code = self._read_exit_code()
         out, err = (Path(file).read_text() for file in self.files)
         self.folder.cleanup()
-        return Finished(code, out, err)
+        return CompletedCommand(code, out, err)
 
-    def kill_when(self, condition: Callable[[], object], signal_number: signal.Signals = signal.SIGKILL) -> Finished:
-        """Wait until something is so, then send the signal at once; the child may have ended before."""
-        deadline = time.monotonic() + 200  # the machine may have much else to do
+    def kill_when(self, condition: Callable[[], object],
+                  signal_number: signal.Signals = signal.SIGKILL) -> CompletedCommand:
+        """Send the signal as soon as the condition holds. The child may have ended before that."""
+        deadline = time.monotonic() + 200  # the machine may be busy
         while not condition():
             if time.monotonic() > deadline:
                 self.send(signal.SIGKILL)
-                raise AssertionError(f"it never came to that: {self.wait()}")
+                raise AssertionError(f"the condition never held: {self.wait()}")
             time.sleep(0.0005)
         with suppress(ProcessLookupError):
             self.send(signal_number)
         return self.wait()
 
 
-_running: list[Running] = []
+_running: list[RunningCommand] = []
 
 
-def stop_what_is_left() -> None:
+def stop_running_commands() -> None:
     for running in tuple(_running):
         running.stop()
 
 
 @contextmanager
 def process(*command: object, **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A process of its own, as users start one; it is over when the block is, however that ends."""
+    """A separate process, as users start one. It is killed when the block ends, also by an exception."""
     with subprocess.Popen([str(word) for word in command], **options) as started:
         try:
             yield started
@@ -152,52 +153,53 @@ def process(*command: object, **options: Any) -> Iterator[subprocess.Popen[Any]]
 
 @functools.cache
 def _server() -> subprocess.Popen[str]:
-    """Ends by itself when this process does: its stdin is then closed."""
-    # Threads that wait must not spin: tests share few cores.
-    return subprocess.Popen([sys.executable, "-c", WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    """The process that forks a child per command. It exits when its stdin is closed, so no later than this process."""
+    # Waiting threads must not spin: tests share few cores.
+    return subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                             bufsize=1, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
 
 
 def start(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None, report: bool = True,
-          **environment: str) -> Running:
-    """`report=False` leaves out the drawing of report.html, which takes as long as a dozen steps of training."""
-    return Running({"arguments": [str(word) for word in arguments], "environment": environment, "input": standard_input,
-                    "folder": folder, "report": report})
+          **environment: str) -> RunningCommand:
+    """Start `stemma ARGUMENTS`. `report=False` skips report.html, which takes as long as a dozen training steps."""
+    return RunningCommand({"arguments": [str(word) for word in arguments], "environment": environment,
+                           "input": standard_input, "folder": folder, "report": report})
 
 
 def stemma(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None, report: bool = True,
-           **environment: str) -> Finished:
+           **environment: str) -> CompletedCommand:
     return start(*arguments, standard_input=standard_input, folder=folder, report=report, **environment).wait()
 
 
-def python(program: str, folder: str | Path | None = None) -> Finished:
-    return Running({"program": program, "folder": folder}).wait()
+def python(program: str, folder: str | Path | None = None) -> CompletedCommand:
+    return RunningCommand({"program": program, "folder": folder}).wait()
 
 
-# for tests that look at weights and scores only
+# for tests that read only weights and scores
 start_unreported, stemma_unreported = (functools.partial(call, report=False) for call in (start, stemma))
 
 
-def ends_alike(command: list[object], whole: Path, run: Path, moments: list[Callable[[], object]], sets: list[Path],
-               files: Callable[[Path], list[bytes]]) -> Finished:
-    """A fine-tune killed with -9 at each of these moments and taken up again ends in the bytes and scores of one that
-    was left alone. What it learns from (`sets`) is gone after the first kill: a run needs its own folder only."""
-    reference = stemma_unreported(*command, "--out", whole)
+def assert_killed_run_resumes_identically(command: list[object], uninterrupted: Path, run: Path,
+                                          kill_conditions: list[Callable[[], object]], datasets: list[Path],
+                                          files: Callable[[Path], list[bytes]]) -> CompletedCommand:
+    """A fine-tune that is killed with SIGKILL at each condition and resumed has the files and scores of an
+    uninterrupted one. `datasets` are deleted after the first kill: from then on a run needs only its own folder."""
+    reference = stemma_unreported(*command, "--out", uninterrupted)
     assert reference.code == 0, reference.err
-    for number, moment in enumerate(moments):
-        ended = start_unreported(*([*command, "--out", run] if number == 0 else ["resume", run])).kill_when(moment)
-        assert ended.code == -signal.SIGKILL, ended.err
-        for file in sets if number == 0 else []:
+    for index, condition in enumerate(kill_conditions):
+        killed = start_unreported(*([*command, "--out", run] if index == 0 else ["resume", run])).kill_when(condition)
+        assert killed.code == -signal.SIGKILL, killed.err
+        for file in datasets if index == 0 else []:
             file.unlink()
     assert not (run / "result.json").exists()
     resumed = stemma_unreported("resume", run, "--json")
     assert resumed.code == 0, resumed.err
-    assert files(run) == files(whole)
+    assert files(run) == files(uninterrupted)
     assert resumed.json["metrics"] == reference.json["metrics"]
     assert not [path for path in run.rglob("*") if path.name.endswith((".tmp", ".old"))]
     return resumed
 
 
-def reached(run: Path, step: int) -> bool:
-    """Whether a checkpoint of this step or a later one stands."""
+def has_checkpoint(run: Path, step: int) -> bool:
+    """Whether the run has a checkpoint of this step or a later one."""
     return any(int(folder.name.removeprefix("step-")) >= step for folder in (run / "checkpoints").glob("step-*"))

@@ -1,4 +1,4 @@
-"""What many tests share: a small text of our own, and the tokenizer and corpus made from it."""
+"""Fixtures and hooks of all tests: a small text, the tokenizer and corpus built from it, and the order of the tests."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side on few c
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent))  # for tests/literal
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; tests and what they start obey it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ignored because pytest runs in the background; tests need it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup make test
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
+os.fsync = lambda handle: None  # only a power cut needs it, and it would double the time of the tests
 
-logging.getLogger("stemma").setLevel(logging.INFO)  # for caplog; whoever is silent by default is tested for it
+logging.getLogger("stemma").setLevel(logging.INFO)  # for caplog; other tests check what is silent by default
 
-SEED = int(os.environ.get("STEMMA_TEST_SEED", "0"))  # of weights and training wherever a test asserts learning
+SEED = int(os.environ.get("STEMMA_TEST_SEED", "0"))  # of weights and training, in tests that assert learning
 
 LONG = (  # the longest first
     "faults/test_kill.py", "test_docs.py", "lab/test_quickstart.py", "lab/test_lab_work.py", "training/test_loop.py",
     "objectives/test_replaced_token.py", "faults/test_kill_pipeline.py", "faults/test_bad_input.py",
     "faults/test_kill_finetune.py", "faults/test_kill_strategies.py", "tasks/test_seq2seq.py",
     "faults/test_kill_tasks.py", "faults/test_kill_multitask.py", "lab/test_browser.py")
-NOT_FAST = (  # left out by make test-fast: these four, and the longest of those that train or draw many samples
+NOT_FAST = (  # make test-fast omits these four, and the longest tests that train or draw many samples
     "faults/", "lab/test_browser.py", "test_docs.py", "lab/test_quickstart.py",
     "lab/test_lab_work.py", "lab/test_flops.py", "lab/test_harvest.py", "test_other_device.py", "test_plugins.py",
     "cli/test_predict_verbs.py", "cli/test_multitask_verb.py", "cli/test_finetune_verb.py", "cli/test_pipeline_verb.py",
@@ -51,43 +51,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
                      "training")
 
 
-@pytest.hookimpl(trylast=True)  # when others have taken out what is not asked for
+@pytest.hookimpl(trylast=True)  # after other plug-ins have deselected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long files first, so that workers are busy to the end. `--dist worksteal` gives each worker one stretch of the
-    list, and takes from the end of another's: so every stretch begins with long files, dealt out in turn."""
+    """Order the tests with long files first, so that all workers are busy to the end. `--dist worksteal` gives each
+    worker one chunk of the list and steals from the end of a chunk, so every chunk starts with long files."""
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    stretches: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    chunks: list[list[pytest.Item]] = [[] for _ in range(workers)]
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         name = item.nodeid.removeprefix("tests/")
         if not (config.getoption("--fast") and name.startswith(NOT_FAST)):
             files.setdefault(name.partition("::")[0], []).append(item)
-    for number, name in enumerate(LONG):
-        stretches[number % workers] += files.pop(name, [])
-    rest = [item for some in files.values() for item in some]
-    count, begun = len(rest) + sum(map(len, stretches)), 0
-    for number, stretch in enumerate(stretches):
-        missing = max(0, count * (number + 1) // workers - begun - len(stretch))
-        stretch += rest[:missing]
-        del rest[:missing]
-        begun += len(stretch)
-    items[:] = [item for stretch in stretches for item in stretch]
+    for index, name in enumerate(LONG):
+        chunks[index % workers] += files.pop(name, [])
+    short = [item for items_of_file in files.values() for item in items_of_file]
+    count, assigned = len(short) + sum(map(len, chunks)), 0
+    for index, chunk in enumerate(chunks):
+        missing = max(0, count * (index + 1) // workers - assigned - len(chunk))
+        chunk += short[:missing]
+        del short[:missing]
+        assigned += len(chunk)
+    items[:] = [item for chunk in chunks for item in chunk]
 
 
 @contextmanager
-def heard() -> Iterator[list[str]]:
-    """What stemma's loggers say inside, for fixtures that outlive a test; a test has caplog."""
-    class Kept(logging.Handler):
+def captured_log_messages() -> Iterator[list[str]]:
+    """The messages that stemma logs inside the block, for fixtures that outlive a test; a test has caplog."""
+    class Recorder(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
 
-    said: list[str] = []
-    logger, kept = logging.getLogger("stemma"), Kept()
-    logger.addHandler(kept)
+    messages: list[str] = []
+    logger, recorder = logging.getLogger("stemma"), Recorder()
+    logger.addHandler(recorder)
     try:
-        yield said
+        yield messages
     finally:
-        logger.removeHandler(kept)
+        logger.removeHandler(recorder)
 
 
 SUBJECTS = ["the old clerk", "a young reader", "our neighbour", "the printer", "every scribe", "the librarian"]
@@ -97,81 +97,83 @@ PLACES = ["in the cellar", "by the window", "before noon", "without a lamp", "fo
 
 
 def small_text(documents: int = 40, sentences: int = 12, seed: int = 0) -> str:
-    """Regular enough to be learnt in a few steps: one sentence a line, a blank line between documents."""
+    """Text that a model learns in a few steps: one sentence per line, a blank line between documents."""
     rng = random.Random(seed)
-    made = []
+    texts = []
     for _ in range(documents):
         topic = rng.sample(OBJECTS, 2)
         lines = [f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(topic)} {rng.choice(PLACES)}.".capitalize()
                  for _ in range(rng.randint(max(1, sentences // 2), sentences))]
-        made.append("\n".join(lines))
-    return "\n\n".join(made) + "\n"
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts) + "\n"
 
 
-def skipped(config: pytest.Config) -> dict[tuple[str, str], int]:
+def count_skipped(config: pytest.Config) -> dict[tuple[str, str], int]:
     """How many tests were skipped, by file and reason. A file that cannot be imported counts as one."""
-    found: dict[tuple[str, str], set[str]] = {}
+    names_by_reason: dict[tuple[str, str], set[str]] = {}
     for report in config.pluginmanager.get_plugin("terminalreporter").stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        found.setdefault((report.nodeid.partition("::")[0], reason.removeprefix("Skipped: ")), set()).add(report.nodeid)
-    return {key: len(names) for key, names in sorted(found.items())}
+        key = (report.nodeid.partition("::")[0], reason.removeprefix("Skipped: "))
+        names_by_reason.setdefault(key, set()).add(report.nodeid)
+    return {key: len(names) for key, names in sorted(names_by_reason.items())}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """No test is skipped in silence: the last lines say which, and what it would take."""
-    for (file, reason), count in skipped(config).items():
+    """List every skipped test with its reason in the last lines."""
+    for (file, reason), count in count_skipped(config).items():
         terminalreporter.write_line(f"SKIPPED {count} in {file}: {reason}", yellow=True)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """STEMMA_MUST_RUN names files (with blanks between) of which nothing may be skipped, as in .ci/run."""
-    needed = os.environ.get("STEMMA_MUST_RUN", "").split()
-    if not hasattr(session.config, "workerinput") and any(file in needed for file, _ in skipped(session.config)):
+    """Fail if a test was skipped in one of the files in STEMMA_MUST_RUN (separated by spaces; .ci/run sets it)."""
+    must_run = os.environ.get("STEMMA_MUST_RUN", "").split()
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and any(file in must_run for file, _ in count_skipped(session.config)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Each test draws the same numbers whatever ran before it; STEMMA_TEST_SEED=1 tries it with others."""
+    """Seed all generators, so that no test depends on the tests before it. STEMMA_TEST_SEED sets another seed."""
     random.seed(SEED)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(SEED)
     if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(SEED)  # torch.manual_seed also stores a traceback, for a GPU of later
+        torch.default_generator.manual_seed(SEED)  # torch.manual_seed also stores a traceback for lazy CUDA calls
 
 
 def pytest_runtest_teardown() -> None:
-    if started := sys.modules.get("commands"):
-        started.stop_what_is_left()
+    if commands := sys.modules.get("commands"):
+        commands.stop_running_commands()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["STEMMA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
-    """`shared(name, make)`: what `make` writes at the path it is given, made once for the tests of all workers."""
+    """`shared(name, make)` is the path that `make(path)` wrote; it runs once for the tests of all workers."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
     def get(name: str, make: Callable[[Path], object]) -> Path:
-        place = root / "shared" / name
-        place.mkdir(parents=True, exist_ok=True)
-        with (place / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits for the first
-            if not (place / "done").exists():
-                make(place / "made")
-                (place / "done").touch()
-        return place / "made"
+        folder = root / "shared" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other workers wait until the first is done
+            if not (folder / "done").exists():
+                make(folder / "content")
+                (folder / "done").touch()
+        return folder / "content"
 
     return get
 
 
 @pytest.fixture(scope="session")
 def python_pages(shared: Callable[[str, Callable[[Path], object]], Path]) -> list:
-    """The documentation inside this Python, read once: it takes seconds."""
+    """The documentation inside the Python installation, collected once because it takes seconds."""
     from stemma.lab.quickstart.python_docs import collect_pages
 
     return pickle.loads(shared("python-pages",

@@ -1,4 +1,4 @@
-"""Small models with random weights, saved as ours are: for tests that need a model and not what it learned."""
+"""Saved small models with random weights, for tests that need no trained model."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SIZES = ("network.width=32", "network.heads=2", "network.layers=2", "network.fee
 
 def save_random(folder: Path, tokenizer_folder: Path, name: str = "bert@tiny", changes: tuple[str, ...] = SIZES,
                 labels: tuple[str, ...] = ()) -> Path:
-    """A model of this recipe; with `labels`, one that classifies texts."""
+    """Save a model of a recipe; with `labels`, a text classifier."""
     tokenizer = Tokenizer.load(tokenizer_folder)
-    chosen = recipe(name, [*changes, f"tokenizer.vocab_size={tokenizer.vocab_size}"])
+    model_recipe = recipe(name, [*changes, f"tokenizer.vocab_size={tokenizer.vocab_size}"])
     torch.manual_seed(0)
     if labels:
         heads: dict[str, HeadSpec] = {"pooler": Pooler(), "task": ClassHead(len(labels))}
-        corpus = chosen.settings.corpus
-        card = TaskConfig("task", "classify", labels, heads, corpus.single, corpus.pair, 32, ("accuracy",),
-                    parse_task_options("classify", {"counts": [1] * len(labels)}))
-        network = Network(chosen.settings.network, tokenizer.vocab_size, heads)
-        stemma.save(Model(chosen, tokenizer, network.eval(), task_configs={"task": card}), folder)
+        corpus = model_recipe.settings.corpus
+        config = TaskConfig("task", "classify", labels, heads, corpus.single, corpus.pair, 32, ("accuracy",),
+                            parse_task_options("classify", {"counts": [1] * len(labels)}))
+        network = Network(model_recipe.settings.network, tokenizer.vocab_size, heads)
+        stemma.save(Model(model_recipe, tokenizer, network.eval(), task_configs={"task": config}), folder)
     else:
-        stemma.save(Model(chosen, tokenizer, build_network(chosen).eval()), folder)
+        stemma.save(Model(model_recipe, tokenizer, build_network(model_recipe).eval()), folder)
     return folder

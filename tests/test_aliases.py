@@ -1,4 +1,4 @@
-"""What users of Hugging Face's scripts and of UER type: each word is answered by a key or an option that exists."""
+"""Options and keys of Hugging Face's scripts and of UER: the error names a key or an option that exists suggestion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
     inner = getattr(command, "commands", None)
     if inner is None:
         return {" ".join(path): command}
-    return {name: verb for word, below in inner.items() for name, verb in verbs(below, (*path, word)).items()}
+    return {name: verb for word, subcommand in inner.items() for name, verb in verbs(subcommand, (*path, word)).items()}
 
 
 VERBS = verbs(typer.main.get_command(app))
@@ -32,16 +32,16 @@ KEYS |= set(known_keys(recipe_loading.recipe("bert", ["training.optimizer.kind=m
 
 
 @pytest.mark.parametrize("word", ALIASES)
-def test_what_is_suggested_exists(word):
-    for here in ALIASES[word]:
-        if here.is_option:
-            assert any(here.name in options for options in OPTIONS.values()), here
-        elif here.is_key:
-            assert here.name in KEYS, here
-        elif here.name:
-            assert any(here.name in arguments for arguments in ARGUMENTS.values()), here
+def test_every_suggested_key_or_option_exists(word):
+    for suggestion in ALIASES[word]:
+        if suggestion.is_option:
+            assert any(suggestion.name in options for options in OPTIONS.values()), suggestion
+        elif suggestion.is_key:
+            assert suggestion.name in KEYS, suggestion
+        elif suggestion.name:
+            assert any(suggestion.name in arguments for arguments in ARGUMENTS.values()), suggestion
         else:
-            assert here.note
+            assert suggestion.note
 
 
 PRETRAIN = {
@@ -62,7 +62,7 @@ PRETRAIN = {
 FINETUNE = {"--lr": "training.learning_rate=VALUE", "--num_train_epochs": "--epochs", "--train_file": "--train",
             "--validation_file": "--dev", "--test_path": "--test", "--model_name_or_path": "--model",
             "--output_model_path": "--out", "--seq_length": "corpus.sequence_length=VALUE"}
-ELSEWHERE = {("predict", "--model_name_or_path"): "MODEL", ("predict", "--prediction_path"): "--out",
+OTHER_VERBS = {("predict", "--model_name_or_path"): "MODEL", ("predict", "--prediction_path"): "--out",
              ("generate", "--max_new_tokens"): "--tokens", ("generate", "--num_beams"): "--beams",
              ("corpus build", "--vocab_path"): "--tokenizer", ("compare", "--lr"): "training.learning_rate=VALUE",
              ("tokenizer train", "--vocab_size"): "--vocab-size", ("compare", "--seed"): "--seeds"}
@@ -71,19 +71,19 @@ ELSEWHERE = {("predict", "--model_name_or_path"): "MODEL", ("predict", "--predic
 @pytest.mark.parametrize(("verb", "typed", "ours"), [
     *(("pretrain", typed, ours) for typed, ours in PRETRAIN.items()),
     *(("finetune classify", typed, ours) for typed, ours in FINETUNE.items()),
-    *((verb, typed, ours) for (verb, typed), ours in ELSEWHERE.items()),
+    *((verb, typed, ours) for (verb, typed), ours in OTHER_VERBS.items()),
 ])
 def test_options_of_other_tools_get_a_hint(verb, typed, ours, capsys):
     assert main([*verb.split(), f"{typed}=3"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f'error: no option "{typed}" of `stemma {verb}`. ') and said.count("\n") == 1
-    assert "Did you mean" not in said and ours in said
+    error = capsys.readouterr().err
+    assert error.startswith(f'error: no option "{typed}" of `stemma {verb}`. ') and error.count("\n") == 1
+    assert "Did you mean" not in error and ours in error
     if ours.startswith("--"):
         assert ours in OPTIONS[verb]
     elif ours.isupper():
         assert ours in ARGUMENTS[verb]
     elif ours.endswith("=VALUE"):
-        assert ours.removesuffix("=VALUE") in KEYS and any("KEY=VALUE" in one for one in ARGUMENTS[verb])
+        assert ours.removesuffix("=VALUE") in KEYS and any("KEY=VALUE" in argument for argument in ARGUMENTS[verb])
 
 
 @pytest.mark.parametrize(("typed", "ours"), [
@@ -98,17 +98,17 @@ def test_options_of_other_tools_get_a_hint(verb, typed, ours, capsys):
     ("gradient_accumulation_steps=2", "training.micro_batch_size"),
     ("network.hidden_dropout_prob=0", "network.dropout"),
 ])
-def test_a_key_of_theirs_is_answered_with_ours(typed, ours):
-    with pytest.raises(UserError) as told:
+def test_the_error_for_a_key_of_another_tool_suggests_ours(typed, ours):
+    with pytest.raises(UserError) as caught:
         recipe_loading.recipe("bert@tiny", [typed])
-    (_, what), = told.value.problems
-    assert what.startswith(f'no such key. Did you mean "{ours}"?')
+    (_, problem), = caught.value.problems
+    assert problem.startswith(f'no such key. Did you mean "{ours}"?')
     assert ours in set(known_keys(recipe_loading.recipe("bert@tiny").values))
 
 
 @pytest.mark.parametrize(("typed", "option"), [("seed=3", "--seed"), ("num_train_epochs=3", "--epochs or --tokens"),
                                                ("output_dir=x", "--out"), ("max_steps=3", "--steps")])
-def test_a_key_that_is_an_option_is_called_one(typed, option):
+def test_the_error_for_an_option_given_as_a_key_names_the_option(typed, option):
     with pytest.raises(UserError, match="no such key; it is an option here: " + option):
         recipe_loading.recipe("bert@tiny", [typed])
 

@@ -1,4 +1,4 @@
-"""The Python surface, as a user meets it."""
+"""The Python API: `import stemma` and its functions, models and recipes."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ def run(tmp_path_factory, corpus_folder):
     return folder
 
 
-def test_importing_it_imports_nothing_heavy():
+def test_importing_stemma_does_not_import_torch_or_numpy():
     code = ("import sys, stemma; heavy = {'torch', 'tokenizers', 'pydantic', 'numpy'} & set(sys.modules); "
             "assert not heavy, heavy; stemma.recipe('bert'); assert 'torch' not in sys.modules")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_resolves():
     for name in stemma.__all__:
         assert getattr(stemma, name) is not None
     with pytest.raises(AttributeError, match="lode"):
         _ = stemma.lode
 
 
-def test_the_public_names_are_listed_before_they_are_used():
+def test_dir_lists_all_public_names_before_they_are_imported():
     code = ("import sys, stemma; missing = set(stemma.__all__) - set(dir(stemma)); assert not missing, missing; "
             "assert 'torch' not in sys.modules and '__version__' in dir(stemma)")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
 
 
-def test_every_verb_has_a_function_of_its_name():
-    """Of a group of verbs the function names the group too: `corpus build` is build_corpus."""
+def test_every_verb_has_a_function_of_the_same_name():
+    """The function of a verb in a group has the name of the group too: `corpus build` is build_corpus."""
     grouped = {"tokenizer": {"train": "train_tokenizer", "info": None}, "claims": {"show": None, "run": None},
                "corpus": {"build": "build_corpus", "annotate": "annotate", "info": None}}
     command = cli._build_command()
-    wanted = {name for name in command.commands if name not in grouped}
+    expected = {name for name in command.commands if name not in grouped}
     for group, functions in grouped.items():
         assert command.commands[group].commands.keys() == functions.keys()  # a new verb needs an entry here
-        wanted |= {function for function in functions.values() if function is not None}
-    assert wanted <= set(dir(stemma))
-    for name in wanted:
+        expected |= {function for function in functions.values() if function is not None}
+    assert expected <= set(dir(stemma))
+    for name in expected:
         function = getattr(stemma, name)
         assert callable(function) and len(function.__doc__) > 40, name
 
 
-def test_a_model_has_a_method_for_what_is_asked_of_it():
+def test_a_model_has_a_documented_method_for_each_verb_of_inference():
     for name in ("fill", "generate", "stream", "embed", "score", "predict", "translate"):
         assert getattr(stemma.Model, name).__doc__, name
     assert issubclass(stemma.Model, LoadedModel)
 
 
-def test_the_methods_of_a_model_are_what_the_verbs_call(run):
+def test_methods_of_a_model_equal_the_functions(run):
     model = stemma.load(run)
     text = "the old [MASK] reads the letter"
     assert model.fill(text, top=3) == stemma.fill(model, text, 3)
@@ -84,7 +84,7 @@ def test_the_methods_of_a_model_are_what_the_verbs_call(run):
         model.translate("the old clerk")
 
 
-def test_a_language_model_in_a_notebook(tmp_path):
+def test_a_language_model_generates_streams_and_scores(tmp_path):
     model = stemma.load(save_model(tmp_path / "gpt2", "gpt2@tiny"))
     options = {"tokens": 12, "seed": 3}
     (completion,) = model.generate("the old clerk", **options)
@@ -97,32 +97,33 @@ def test_a_language_model_in_a_notebook(tmp_path):
     assert model.score("the old clerk reads")[0].num_tokens == len(model.tokenizer.encode("the old clerk reads",
                                                                                       special=False).ids)
     (tmp_path / "text.txt").write_text("the old clerk reads the letter by the river.\n")
-    found = stemma.perplexity(model, tmp_path / "text.txt", length=16)
-    assert found["perplexity"] == stemma.perplexity(tmp_path / "gpt2", str(tmp_path / "text.txt"),
+    result = stemma.perplexity(model, tmp_path / "text.txt", length=16)
+    assert result["perplexity"] == stemma.perplexity(tmp_path / "gpt2", str(tmp_path / "text.txt"),
                                                     length=16)["perplexity"] > 1
 
 
-def test_a_fine_tuned_model_in_a_notebook(tmp_path):
+def test_a_fine_tuned_model_predicts_from_files_rows_and_texts(tmp_path):
     start, files = save_model(tmp_path / "bert"), write_sets(tmp_path, "classify", train=16, dev=8)
     result = stemma.finetune("classify", start, files["train"], files["dev"], tmp_path / "tuned", steps=2)
     assert result["metrics"]["dev"]["examples"] == 8
     model = stemma.load(tmp_path / "tuned")
-    given = [json.loads(line) for line in files["dev"].read_text().splitlines()]
+    dev_rows = [json.loads(line) for line in files["dev"].read_text().splitlines()]
     from_file = stemma.predict(model, files["dev"])
-    assert [one["text"] for one in from_file] == [row["text"] for row in given]
-    for rows in (given, [row["text"] for row in given], [given[0], *(row["text"] for row in given[1:])]):
+    assert [answer["text"] for answer in from_file] == [row["text"] for row in dev_rows]
+    for rows in (dev_rows, [row["text"] for row in dev_rows], [dev_rows[0], *(row["text"] for row in dev_rows[1:])]):
         answers = model.predict(rows)
-        assert [one["label"] for one in answers] == [one["label"] for one in from_file]
-        assert [one["text"] for one in answers] == [row["text"] for row in given]
-        assert [one["scores"] for one in answers] == [pytest.approx(one["scores"], abs=1e-4) for one in from_file]
-    (single,) = model.predict(given[0]["text"])
+        assert [answer["label"] for answer in answers] == [answer["label"] for answer in from_file]
+        assert [answer["text"] for answer in answers] == [row["text"] for row in dev_rows]
+        assert [answer["scores"] for answer in answers] == [pytest.approx(answer["scores"], abs=1e-4)
+                                                         for answer in from_file]
+    (single,) = model.predict(dev_rows[0]["text"])
     assert single["label"] == from_file[0]["label"]
-    judged = stemma.evaluate(tmp_path / "tuned", files["dev"])
-    assert judged["metrics"]["test"]["accuracy"] == result["metrics"]["dev"]["accuracy"]
-    assert len(judged["predictions"]) == 8
-    for wrong, said in (([], "there is no row to answer"), (["a text", " "], "the rows, line 2 has no text")):
-        with pytest.raises(stemma.UserError, match=said):
-            model.predict(wrong)
+    evaluation = stemma.evaluate(tmp_path / "tuned", files["dev"])
+    assert evaluation["metrics"]["test"]["accuracy"] == result["metrics"]["dev"]["accuracy"]
+    assert len(evaluation["predictions"]) == 8
+    for invalid, error in (([], "there is no row to answer"), (["a text", " "], "the rows, line 2 has no text")):
+        with pytest.raises(stemma.UserError, match=error):
+            model.predict(invalid)
 
 
 def test_a_model_and_a_recipe_print_as_one_short_line(run):
@@ -135,7 +136,7 @@ def test_a_model_and_a_recipe_print_as_one_short_line(run):
 
 
 @pytest.mark.parametrize("inner", ["", "model"])
-def test_a_run_loads(run, inner, tokenizer_folder):
+def test_a_run_folder_and_its_model_folder_load(run, inner, tokenizer_folder):
     model = stemma.load(run / inner)
     assert isinstance(model, stemma.Model)
     assert model.recipe.label == "bert@tiny"
@@ -145,7 +146,7 @@ def test_a_run_loads(run, inner, tokenizer_folder):
     assert str(stemma.load(str(run)).recipe) == str(model.recipe)
 
 
-def test_hidden_and_logits(run):
+def test_hidden_states_and_logits_ignore_padding_and_use_token_types(run):
     model = stemma.load(run)
     ids = torch.randint(model.network.vocab_size, (3, 17))
     mask = torch.ones_like(ids)
@@ -160,31 +161,31 @@ def test_hidden_and_logits(run):
     assert (second - hidden).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("inputs", "told"), [
+@pytest.mark.parametrize(("inputs", "error"), [
     ({"input_ids": torch.zeros(1, 513, dtype=torch.long)}, "513 tokens long and bert@tiny reads at most 512"),
     ({"input_ids": torch.tensor([[5, 100_000]])}, "between 5 and 100000, and this network knows those below"),
     ({"input_ids": torch.tensor([[-1, 3]])}, "between -1 and 3"),
     ({"input_ids": torch.tensor([[4, 3]]), "token_type_ids": torch.tensor([[0, 2]])}, "go up to 2, .*2 segments"),
 ])
-def test_input_that_does_not_fit_is_told(run, inputs, told):
-    with pytest.raises(stemma.UserError, match=told):
+def test_input_that_does_not_fit_the_network_is_rejected(run, inputs, error):
+    with pytest.raises(stemma.UserError, match=error):
         stemma.load(run).hidden(**inputs)
 
 
-def test_the_longest_input_fits(run):
+def test_an_input_of_the_maximum_length_is_accepted(run):
     assert stemma.load(run).hidden(torch.zeros(1, 512, dtype=torch.long)).shape == (1, 512, 24)
 
 
 def test_build_is_random_and_follows_the_seed():
     torch.manual_seed(3)
-    one, other = (stemma.build("bert@tiny", 50, CHANGES).network.state_dict() for _ in range(2))
+    first, second = (stemma.build("bert@tiny", 50, CHANGES).network.state_dict() for _ in range(2))
     torch.manual_seed(3)
     again = stemma.build("bert@tiny", 50, CHANGES).network.state_dict()
     name = "embedding.tokens.weight"
-    assert torch.equal(one[name], again[name]) and not torch.equal(one[name], other[name])
+    assert torch.equal(first[name], again[name]) and not torch.equal(first[name], second[name])
 
 
-def test_build_takes_a_vocabulary_and_says_so():
+def test_build_takes_a_vocabulary_size_and_records_its_origin():
     model = stemma.build("bert@tiny", vocab_size=1000)
     assert model.network.vocab_size == model.recipe.settings.tokenizer.vocab_size == 1000
     assert model.recipe.origin["tokenizer.vocab_size"] == "vocab_size"
@@ -204,7 +205,7 @@ def test_parameters_are_counted_with_and_without_heads():
     assert model.parameter_count(heads=False) == stored - head
 
 
-def test_recipes_answer_for_themselves():
+def test_a_recipe_has_its_parent_origins_and_changes():
     recipe = stemma.recipe("bert@base")
     assert (recipe.name, recipe.size, recipe.parent) == ("bert", "base", "transformer")
     assert recipe.origin["objective.masked_lm.rate"] == "bert"
@@ -216,16 +217,16 @@ def test_recipes_answer_for_themselves():
     assert stemma.recipe("bert").label == "bert@base"
 
 
-def test_a_saved_model_is_the_same_model(run, tmp_path):
+def test_a_loaded_model_is_saved_to_the_same_bytes(run, tmp_path):
     model = stemma.load(run)
     stemma.save(model, tmp_path / "copy")
     for name in ("model.safetensors", "config.json", "tokenizer.json", "recipe.toml"):
         assert (tmp_path / "copy" / name).read_bytes() == (run / "model" / name).read_bytes()
 
 
-def test_errors_are_sentences():
-    for call, told in ((lambda: stemma.recipe("brt"), 'no recipe "brt". Did you mean "bert"'),
+def test_unknown_names_are_user_errors_with_a_suggestion():
+    for call, error in ((lambda: stemma.recipe("brt"), 'no recipe "brt". Did you mean "bert"'),
                        (lambda: stemma.build("bert@tinny"), 'no size "tinny"'),
                        (lambda: stemma.load("no-such-folder"), "there is no model at no-such-folder")):
-        with pytest.raises(stemma.UserError, match=told):
+        with pytest.raises(stemma.UserError, match=error):
             call()

@@ -1,4 +1,4 @@
-"""Where to compute: one option for every verb that has a network, recorded in the run, refused in one sentence."""
+"""The --device option: every verb with a network has it, runs record it, and invalid devices give a one-line error."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from stemma.training.run_folder import read_run_config
 
 SMALL = ["network.width=16", "network.layers=1", "network.feedforward=16", "training.batch_size=2",
          "training.threads=1"]
-WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap"}  # verbs that ask no network anything
+WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap"}  # verbs without a network
 
 
 def test_every_command_with_a_network_has_the_device_option():
     command = cli._build_command()
-    asked = {name: one for name, one in command.commands.items()
-             if name not in WITHOUT and not hasattr(one, "commands")}
-    asked |= {f"finetune {name}": one for name, one in command.commands["finetune"].commands.items()}
-    asked["claims run"] = command.commands["claims"].commands["run"]
-    assert len(asked) > 20
-    for name, verb in asked.items():
+    verbs = {name: verb for name, verb in command.commands.items()
+             if name not in WITHOUT and not hasattr(verb, "commands")}
+    verbs |= {f"finetune {name}": verb for name, verb in command.commands["finetune"].commands.items()}
+    verbs["claims run"] = command.commands["claims"].commands["run"]
+    assert len(verbs) > 20
+    for name, verb in verbs.items():
         assert any("--device" in parameter.opts for parameter in verb.params), name
 
 
-@pytest.mark.parametrize(("name", "said"), [
+@pytest.mark.parametrize(("name", "expected"), [
     ("gpu", '--device is "gpu"; choose auto, cpu, cuda, cuda:N (the N-th, from 0) or mps.'),
     ("cuda", "there is no CUDA device here for --device cuda (torch sees none); choose cpu, or auto for the best"),
     ("cuda:3", "there is no CUDA device here for --device cuda:3"),
     ("mps", "there is no Apple GPU here for --device mps; choose cpu"),
 ])
-def test_a_device_that_is_not_there(name, said, tmp_path, monkeypatch, capsys, corpus_folder):
+def test_a_missing_or_unknown_device_is_rejected(name, expected, tmp_path, monkeypatch, capsys, corpus_folder):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
@@ -46,14 +46,14 @@ def test_a_device_that_is_not_there(name, said, tmp_path, monkeypatch, capsys, c
     for command in (["pretrain", "bert@tiny", "--corpus", str(corpus_folder), "--steps", "1", "--out", "run", *SMALL],
                     ["fill", "bert", "the [MASK] reads"]):
         assert cli.main([*command, "--device", name]) == 2
-        told = capsys.readouterr().err
-        assert told.startswith(f"error: {said}") and told.count("\n") == 1, told
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {expected}") and error.count("\n") == 1, error
     assert not Path("run").exists() and requested_device() is None
     with pytest.raises(stemma.UserError, match="device"):
         stemma.load("bert", device=name)
 
 
-def test_the_run_says_where_it_computed(tmp_path, corpus_folder, capsys):
+def test_a_run_records_its_device(tmp_path, corpus_folder, capsys):
     run = tmp_path / "run"
     assert cli.main(["pretrain", "bert@tiny", "--corpus", str(corpus_folder), "--steps", "1", "--out", str(run),
                      "--device", "cpu", *SMALL]) == 0
@@ -83,7 +83,7 @@ def test_a_resumed_run_keeps_its_device_unless_another_is_requested(tmp_path, co
         run_device(run)
 
 
-def test_runs_of_earlier_versions_take_what_there_is(tmp_path, corpus_folder):
+def test_runs_of_earlier_versions_have_device_auto(tmp_path, corpus_folder):
     run = tmp_path / "run"
     stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), run, steps=1)
     stored = json.loads((run / "run.json").read_text())
@@ -94,7 +94,7 @@ def test_runs_of_earlier_versions_take_what_there_is(tmp_path, corpus_folder):
         assert read_run_config(run).device == "auto"
 
 
-def test_threads_do_not_see_what_others_asked_for():
+def test_a_requested_device_is_local_to_its_thread():
     seen = []
     with use_device("cpu"):
         thread = threading.Thread(target=lambda: seen.append(requested_device()))

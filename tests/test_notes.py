@@ -1,4 +1,4 @@
-"""What the package logs, and how callers change it; from Python it is standard logging."""
+"""Log messages of the package: prefixes, silencing and repeated messages. They use standard logging."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger("stemma.some.module")
 
 
 @pytest.fixture(autouse=True)
-def untouched():
+def unchanged_logger():
     root = logging.getLogger("stemma")
     before = list(root.handlers), root.propagate
     yield
     assert (root.handlers, root.propagate) == before
 
 
-def test_a_name_comes_before_every_note_from_inside(caplog):
+def test_about_prefixes_every_message_of_its_block(caplog):
     with about("outer"), about("inner"):
         logger.warning("%d%% is text", 5)
     logger.warning("after")
@@ -30,17 +30,17 @@ def test_a_name_comes_before_every_note_from_inside(caplog):
     assert {record.name for record in caplog.records} == {"stemma.some.module"}
 
 
-def test_each_note_is_given_once(caplog):
-    told: set[str] = set()
+def test_each_once_drops_repeated_messages(caplog):
+    logged: set[str] = set()
     for _ in range(2):
-        with each_once(told):
+        with each_once(logged):
             logger.warning("the same")
             logger.info("the same")
         logger.warning("outside")
     assert caplog.messages == ["the same", "outside", "outside"]
 
 
-def test_silence_ends_even_with_an_error(caplog):
+def test_silenced_ends_with_its_block_also_after_an_error(caplog):
     with pytest.raises(ValueError), silenced():
         logger.warning("inside")
         raise ValueError
@@ -48,51 +48,51 @@ def test_silence_ends_even_with_an_error(caplog):
     assert caplog.messages == ["outside"]
 
 
-def test_what_is_read_again_is_quiet_and_its_reader_is_not(caplog):
+def test_quietly_silences_a_generator_and_not_its_consumer(caplog):
     def read():
-        for number in range(2):
-            logger.warning("line %d", number)
-            yield number
+        for index in range(2):
+            logger.warning("line %d", index)
+            yield index
 
-    for number in quietly(read()):
-        logger.warning("took %d", number)
+    for index in quietly(read()):
+        logger.warning("took %d", index)
     for _ in quietly(read()):
-        break  # whoever does not read to the end leaves nothing behind
+        break  # an unfinished generator must not leave the logger silenced
     assert caplog.messages == ["took 0", "took 1"]
 
 
-def test_another_thread_is_heard_as_it_is(caplog):
+def test_silenced_does_not_affect_other_threads(caplog):
     with silenced():
-        other = threading.Thread(target=lambda: logger.warning("from elsewhere"))
+        other = threading.Thread(target=lambda: logger.warning("from another thread"))
         other.start()
         other.join()
-    assert caplog.messages == ["from elsewhere"]
+    assert caplog.messages == ["from another thread"]
 
 
-def test_a_handler_that_comes_in_between_stays():
-    class Kept(logging.Handler):
+def test_a_handler_added_inside_about_is_not_removed():
+    class Recorder(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
 
-    said: list[str] = []
-    root, kept = logging.getLogger("stemma"), Kept()
+    messages: list[str] = []
+    root, recorder = logging.getLogger("stemma"), Recorder()
     with about("stage"):
-        root.addHandler(kept)
+        root.addHandler(recorder)
     try:
-        logger.warning("heard")
+        logger.warning("recorded")
     finally:
-        root.removeHandler(kept)
-    assert said == ["heard"]
+        root.removeHandler(recorder)
+    assert messages == ["recorded"]
 
 
-def test_in_python_warnings_are_printed_and_the_rest_is_asked_for():
-    code = ("import logging, stemma.text.train_tokenizer as one\n{}"
-            "one.logger.warning('the text is short')\none.logger.info('training')")
-    for setup, said in [("", "the text is short\n"),
+def test_python_prints_warnings_by_default_and_follows_logging_settings():
+    code = ("import logging, stemma.text.train_tokenizer as module\n{}"
+            "module.logger.warning('the text is short')\nmodule.logger.info('training')")
+    for setup, expected in [("", "the text is short\n"),
                         ("logging.basicConfig(level='INFO')\n",
                          "WARNING:stemma.text.train_tokenizer:the text is short\n"
                          "INFO:stemma.text.train_tokenizer:training\n"),
                         ("logging.getLogger('stemma').setLevel('ERROR')\n", "")]:
-        found = subprocess.run([sys.executable, "-c", code.format(setup)], capture_output=True, text=True, timeout=60,
-                               check=True)
-        assert found.stderr == said
+        result = subprocess.run([sys.executable, "-c", code.format(setup)], capture_output=True, text=True, timeout=60,
+                                check=True)
+        assert result.stderr == expected

@@ -1,6 +1,6 @@
-"""Training and inference on another device than the CPU: tests/pretended.py stands in for one, in a process of its own.
+"""Training and inference on another device than the CPU, with tests/fake_device.py in a separate process.
 
-torch fixes its devices at the first backward pass, and a device that is only pretended would be known to every test
+torch fixes its devices at the first backward pass, so the fake device would stay registered in every test
 after it.
 """
 
@@ -17,8 +17,8 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.parametrize(("file", "marks"), [
-    ("training/other_device.py", "not slow"), ("generation/elsewhere.py", "not slow"),
-    pytest.param("training/other_device.py", "slow", marks=pytest.mark.slow)])
+    ("training/training_on_fake_device.py", "not slow"), ("generation/inference_on_fake_device.py", "not slow"),
+    pytest.param("training/training_on_fake_device.py", "slow", marks=pytest.mark.slow)])
 def test_on_another_device(file, marks):
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marks, str(TESTS / file)]

@@ -1,4 +1,4 @@
-"""Plug-ins: parts of the user's own through every verb, and code that is never loaded unless the user names it."""
+"""Plug-ins: parts written by users work with every verb, and their code is loaded only if the user names it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-import own_parts
+import plugin_files
 import pytest
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 
@@ -19,138 +19,140 @@ from stemma import plugins, recipe_loading, registry
 from stemma.errors import UserError
 from stemma.plugins import use_plugin
 
-OFTEN = ["training.checkpoint_every=2", "training.validate_every=20", "training.log_every=1"]
+FREQUENT_CHECKPOINTS = ["training.checkpoint_every=2", "training.validate_every=20", "training.log_every=1"]
 HARMLESS = '@register("schedule", "{}")\ndef schedule(settings, at):\n    return 1.0\n'
 IMPORT = "from stemma.extend import register\n"
 
 
 @pytest.fixture
-def alone(monkeypatch):
-    """What a test loads in this process is forgotten after it."""
+def restored_registry(monkeypatch):
+    """Restores the registry and the loaded plug-ins after a test."""
     for slot in registry.BUILT_IN:
-        registry.entries(slot)  # what comes with the program stays
+        registry.entries(slot)  # built-in parts are registered first, so they stay
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, corpus_folder) -> Path:
-    """A folder with the plug-ins, a run that used them, and the same run killed with -9."""
+def plugin_runs(tmp_path_factory, corpus_folder) -> Path:
+    """A folder with the plug-ins, a run that used them, and the same run killed with SIGKILL."""
     folder = tmp_path_factory.mktemp("own")
-    own_parts.write(folder)
-    command = ["pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "9", "--json", *OFTEN]
-    whole = stemma(*command, "--out", "whole", folder=folder)
-    assert whole.code == 0, whole.err
-    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 2))
+    plugin_files.write(folder)
+    command = ["pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "9", "--json",
+               *FREQUENT_CHECKPOINTS]
+    complete = stemma(*command, "--out", "complete", folder=folder)
+    assert complete.code == 0, complete.err
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 2))
     return folder
 
 
 # --- through the verbs -----------------------------------------------------------------------------------------------
 
 
-def test_show_and_diff_know_parts_of_the_user(made):
-    shown = stemma("show", "mine.toml", "--json", folder=made)
+def test_show_and_diff_list_keys_of_plugins(plugin_runs):
+    shown = stemma("show", "mine.toml", "--json", folder=plugin_runs)
     assert shown.code == 0, shown.err
     assert shown.json["values"]["objective"]["reverse"]["rate"] == 0.3
-    told = stemma("diff", "bert", "mine.toml", "--json", folder=made).json["changes"]
-    assert {"key": "training.schedule.power", "from": None, "to": 3.0} in told
-    named = stemma("show", "bert@tiny", "objective.reverse.rate=0.2", "--plugin", "my_objective.py", "--json",
-                   folder=made)
-    assert named.json["values"]["objective"]["reverse"]["rate"] == 0.2
-    wrong = stemma("show", "mine.toml", "objective.reverse.rat=1", folder=made)
-    assert wrong.code == 2 and 'Did you mean "objective.reverse.rate"?' in wrong.err
+    changes = stemma("diff", "bert", "mine.toml", "--json", folder=plugin_runs).json["changes"]
+    assert {"key": "training.schedule.power", "from": None, "to": 3.0} in changes
+    shown = stemma("show", "bert@tiny", "objective.reverse.rate=0.2", "--plugin", "my_objective.py", "--json",
+                   folder=plugin_runs)
+    assert shown.json["values"]["objective"]["reverse"]["rate"] == 0.2
+    misspelled = stemma("show", "mine.toml", "objective.reverse.rat=1", folder=plugin_runs)
+    assert misspelled.code == 2 and 'Did you mean "objective.reverse.rate"?' in misspelled.err
 
 
-def test_a_killed_run_resumes_to_the_same_bytes_with_its_plugins(made):
-    refused = stemma("resume", "killed", folder=made)
+def test_a_killed_run_resumes_to_the_same_bytes_with_its_plugins(plugin_runs):
+    refused = stemma("resume", "killed", folder=plugin_runs)
     assert refused.code == 2
     assert "killed uses the plug-in my_objective.py, which is code and is loaded only if you name it; give --plugin " \
            "my_objective.py" in refused.err
-    resumed = stemma("resume", "killed", "--json", *own_parts.write(made), folder=made)
+    resumed = stemma("resume", "killed", "--json", *plugin_files.write(plugin_runs), folder=plugin_runs)
     assert resumed.code == 0, resumed.err
     assert resumed.json["steps"] == 9
-    whole, killed = ((made / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
-    assert whole == killed
+    complete, killed = ((plugin_runs / name / "model" / "model.safetensors").read_bytes()
+                        for name in ("complete", "killed"))
+    assert complete == killed
 
 
-def test_runs_and_models_note_name_and_sha256_under_their_checksums(made):
-    expected = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in own_parts.FILES.items()}
-    for folder in (made / "whole" / "model", made / "whole"):
+def test_runs_and_models_record_names_and_sha256_of_plugins(plugin_runs):
+    expected = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in plugin_files.FILES.items()}
+    for folder in (plugin_runs / "complete" / "model", plugin_runs / "complete"):
         assert tomllib.loads((folder / "recipe.toml").read_text())["plugins"] == expected
-        expected.pop("my_family.py", None)  # how a model is laid out is no matter of the run
+        expected.pop("my_family.py", None)  # a run does not depend on the family, which is the file layout of the model
         assert "recipe.toml" in json.loads((folder / "checksums.json").read_text())
 
 
 @pytest.mark.parametrize("words", [
-    ["fill", "whole", "the old [MASK] reads"], ["average", "whole", "--last", "2", "--out", "mean"],
-    ["embed", "whole", "text.txt", "--out", "vectors.npy"], ["perplexity", "whole", "text.txt"],
-    ["pretrain", "bert@tiny", "--from", "whole", "--corpus", "text.txt", "--out", "more", "--steps", "2"],
-    ["pretrain", "whole/recipe.toml", "--corpus", "text.txt", "--out", "again", "--steps", "2"]])
-def test_reading_a_folder_requires_its_plugins(made, words):
-    (made / "text.txt").write_text("The old clerk copies a letter. Our neighbour reads.\n")
-    refused = stemma(*words, folder=made)
+    ["fill", "complete", "the old [MASK] reads"], ["average", "complete", "--last", "2", "--out", "mean"],
+    ["embed", "complete", "text.txt", "--out", "vectors.npy"], ["perplexity", "complete", "text.txt"],
+    ["pretrain", "bert@tiny", "--from", "complete", "--corpus", "text.txt", "--out", "more", "--steps", "2"],
+    ["pretrain", "complete/recipe.toml", "--corpus", "text.txt", "--out", "again", "--steps", "2"]])
+def test_reading_a_folder_requires_its_plugins(plugin_runs, words):
+    (plugin_runs / "text.txt").write_text("The old clerk copies a letter. Our neighbour reads.\n")
+    refused = stemma(*words, folder=plugin_runs)
     assert refused.code == 2 and "give --plugin my_objective.py" in refused.err
-    options = own_parts.write(made)
+    options = plugin_files.write(plugin_runs)
     if words[0] in ("average", "fill", "embed"):
-        done = stemma(*words, *options, folder=made)
+        done = stemma(*words, *options, folder=plugin_runs)
         assert done.code == 0 or "cannot fill a mask" in done.err, done.err
 
 
-def test_a_model_is_laid_out_as_the_family_of_the_user_says(made):
-    assert json.loads((made / "whole" / "model" / "config.json").read_text())["model_type"] == "own-bert"
-    missing = [word for name in own_parts.FILES if name != "my_family.py" for word in ("--plugin", name)]
-    refused = stemma("embed", "whole", "mine.toml", "--out", "other.npy", *missing, folder=made)
+def test_a_model_is_saved_in_the_layout_of_a_family_plugin(plugin_runs):
+    assert json.loads((plugin_runs / "complete" / "model" / "config.json").read_text())["model_type"] == "own-bert"
+    missing = [word for name in plugin_files.FILES if name != "my_family.py" for word in ("--plugin", name)]
+    refused = stemma("embed", "complete", "mine.toml", "--out", "other.npy", *missing, folder=plugin_runs)
     assert refused.code == 2 and "uses the plug-in my_family.py" in refused.err
 
 
-def test_a_finetuned_model_predicts(made):
+def test_a_model_fine_tuned_with_plugins_predicts(plugin_runs):
     rows = ["text\tlabel", *(f"{word} letter reads\t{label}" for word, label in (("old", "a"), ("young", "b")) * 4)]
-    (made / "train.tsv").write_text("\n".join(rows))
-    options = own_parts.write(made)
-    tuned = stemma("finetune", "classify", "--model", "whole", "--train", "train.tsv", "--dev", "train.tsv", "--out",
-                   "tuned", "--steps", "2", *options, folder=made)
+    (plugin_runs / "train.tsv").write_text("\n".join(rows))
+    options = plugin_files.write(plugin_runs)
+    tuned = stemma("finetune", "classify", "--model", "complete", "--train", "train.tsv", "--dev", "train.tsv", "--out",
+                   "tuned", "--steps", "2", *options, folder=plugin_runs)
     assert tuned.code == 0, tuned.err
-    asked = ["predict", "tuned", "train.tsv"]
-    assert "give --plugin" in stemma(*asked, folder=made).err
-    predicted = stemma(*asked, "--json", *options, folder=made)
+    command = ["predict", "tuned", "train.tsv"]
+    assert "give --plugin" in stemma(*command, folder=plugin_runs).err
+    predicted = stemma(*command, "--json", *options, folder=plugin_runs)
     assert predicted.code == 0, predicted.err
     assert predicted.json["predictions"][0]["label"] in "ab"
 
 
-def test_ablate_measures_parts_of_the_user(made, corpus_folder):
-    (made / "steeper.toml").write_text('parent = "mine.toml"\n[training.schedule]\npower = 4.0\n')
+def test_ablate_compares_keys_of_plugins(plugin_runs, corpus_folder):
+    (plugin_runs / "steeper.toml").write_text('parent = "mine.toml"\n[training.schedule]\npower = 4.0\n')
     done = stemma("ablate", "steeper.toml@small", "--against", "mine.toml@small", "--corpus", corpus_folder, "--tokens",
-                  "600", "--seeds", "1", "--out", "lab", "--json", *OFTEN, folder=made)
+                  "600", "--seeds", "1", "--out", "lab", "--json", *FREQUENT_CHECKPOINTS, folder=plugin_runs)
     assert done.code == 0, done.err
     assert "steeper@small - training.schedule.power" in done.out
-    assert "give --plugin" in stemma("resume", "lab", folder=made).err
-    again = stemma("resume", "lab", "--json", *own_parts.write(made), folder=made)
+    assert "give --plugin" in stemma("resume", "lab", folder=plugin_runs).err
+    again = stemma("resume", "lab", "--json", *plugin_files.write(plugin_runs), folder=plugin_runs)
     assert again.code == 0, again.err
 
 
-def test_network_plugins_through_the_commands(tmp_path, corpus_folder):
-    """Attention, positions, a feed-forward layer, a norm and a body of the user's own."""
-    options = own_parts.write_network(tmp_path)
+def test_network_plugins_work_with_every_command(tmp_path, corpus_folder):
+    """Plug-ins for attention, positions, a feed-forward layer, a norm and a stack."""
+    options = plugin_files.write_network(tmp_path)
     small = ["network.layers=2", "network.width=16", "network.heads=2", "network.feedforward=32",
-             "corpus.sequence_length=24", "training.batch_size=4", *OFTEN]
-    told = {change["key"]: change["to"] for change in stemma("diff", "bert", "deep.toml", "--json",
-                                                             folder=tmp_path).json["changes"]}
-    assert (told["network.attention.kind"], told["network.position.base"], told["network.transition"]) == \
+             "corpus.sequence_length=24", "training.batch_size=4", *FREQUENT_CHECKPOINTS]
+    changed = {change["key"]: change["to"] for change in stemma("diff", "bert", "deep.toml", "--json",
+                                                                folder=tmp_path).json["changes"]}
+    assert (changed["network.attention.kind"], changed["network.position.base"], changed["network.transition"]) == \
         ("linear", 50.0, "single")
     command = ["pretrain", "deep.toml@tiny", "--corpus", corpus_folder, "--steps", "7", *small]
-    whole = stemma(*command, "--out", "whole", "--json", folder=tmp_path)
-    assert whole.code == 0, whole.err
-    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 2))
+    complete = stemma(*command, "--out", "complete", "--json", folder=tmp_path)
+    assert complete.code == 0, complete.err
+    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: has_checkpoint(tmp_path / "killed", 2))
     assert "give --plugin my_attention.py" in stemma("resume", "killed", folder=tmp_path).err
     resumed = stemma("resume", "killed", *options, folder=tmp_path)
     assert resumed.code == 0, resumed.err
-    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
+    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("complete", "killed"))
     assert first == second
-    filled = stemma("fill", "whole", "the old [MASK] reads", "--json", *options, folder=tmp_path)
+    filled = stemma("fill", "complete", "the old [MASK] reads", "--json", *options, folder=tmp_path)
     assert filled.code == 0 and len(filled.json["predictions"]) == 1, filled.err
     rows = ["text\tlabel", *(f"{word} letter reads\t{label}" for word, label in (("old", "a"), ("young", "b")) * 4)]
     (tmp_path / "train.tsv").write_text("\n".join(rows))
-    tuned = stemma("finetune", "classify", "--model", "whole", "--train", "train.tsv", "--dev", "train.tsv", "--out",
+    tuned = stemma("finetune", "classify", "--model", "complete", "--train", "train.tsv", "--dev", "train.tsv", "--out",
                    "tuned", "--steps", "2", *options, folder=tmp_path)
     assert tuned.code == 0, tuned.err
     predicted = stemma("predict", "tuned", "train.tsv", "--json", *options, folder=tmp_path)
@@ -161,20 +163,20 @@ def test_network_plugins_through_the_commands(tmp_path, corpus_folder):
     assert lab.code == 0 and "network.attention.epsilon" in lab.out, lab.err
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- what is rejected ------------------------------------------------------------------------------------------------
 
 
-def test_another_hash_is_refused_and_the_sentence_says_how_to_go_on(made, tmp_path):
-    options = own_parts.write(tmp_path)
-    (tmp_path / "my_schedule.py").write_text(own_parts.SCHEDULE + "# changed\n")
+def test_a_changed_plugin_is_rejected_with_instructions_to_accept_it(plugin_runs, tmp_path):
+    options = plugin_files.write(tmp_path)
+    (tmp_path / "my_schedule.py").write_text(plugin_files.SCHEDULE + "# changed\n")
     (tmp_path / "model").mkdir()
-    for file in (made / "whole" / "model").iterdir():
+    for file in (plugin_runs / "complete" / "model").iterdir():
         (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
     words = ["embed", "model", "mine.toml", "--out", "vectors.npy", *options]
     refused = stemma(*words, folder=tmp_path)
     assert refused.code == 2 and "is not the one that model was made with" in refused.err
-    old, new = (hashlib.sha256(text.encode()).hexdigest() for text in (own_parts.SCHEDULE,
-                                                                       own_parts.SCHEDULE + "# changed\n"))
+    old, new = (hashlib.sha256(text.encode()).hexdigest() for text in (plugin_files.SCHEDULE,
+                                                                       plugin_files.SCHEDULE + "# changed\n"))
     assert f'write "{new}" for my_schedule.py into model/recipe.toml and delete the checksums.json' in refused.err
     recipe = tmp_path / "model" / "recipe.toml"
     recipe.write_text(recipe.read_text().replace(old, new))
@@ -184,21 +186,21 @@ def test_another_hash_is_refused_and_the_sentence_says_how_to_go_on(made, tmp_pa
 
 
 @pytest.mark.parametrize("recipe", ['plugins = ["evil.py"]\n', '[plugins]\n"evil.py" = "0"\n'])
-def test_no_folder_makes_us_load_code(made, tmp_path, recipe):
-    """Neither a model's own recipe nor a run's, whatever it says, and however it is asked for."""
+def test_code_in_a_model_or_run_folder_is_never_loaded_unasked(plugin_runs, tmp_path, recipe):
+    """Plug-ins that a stored recipe lists are not loaded by any command unless --plugin names them."""
     evil = "from pathlib import Path\nPath(__file__).with_name('loaded').touch()\n"
-    source = made / "whole"
+    source = plugin_runs / "complete"
     run = tmp_path / "run"
     for file in [path for path in source.rglob("*") if path.is_file() and "checkpoints" not in path.parts]:
-        place = run / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(file.read_bytes())
+        target = run / file.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
     for folder in (run, run / "model"):
         (folder / "checksums.json").unlink()
         (folder / "evil.py").write_text(evil)
         text = re.sub(r"\[(plugins|origin)\]\n(.+\n)*", "", (folder / "recipe.toml").read_text())
         (folder / "recipe.toml").write_text(recipe + text if recipe[0] == "p" else text + recipe)
-    options = [word if word == "--plugin" else made / word for word in own_parts.write(made)]
+    options = [word if word == "--plugin" else plugin_runs / word for word in plugin_files.write(plugin_runs)]
     for words in (["resume", "run"], ["fill", "run", "a [MASK]"],
                   ["embed", "run/model", "run/evil.py", "--out", "v.npy"],
                   ["show", "run/recipe.toml"], ["show", "run/model/recipe.toml"],
@@ -208,7 +210,7 @@ def test_no_folder_makes_us_load_code(made, tmp_path, recipe):
     assert not list(tmp_path.rglob("loaded"))
 
 
-@pytest.mark.parametrize(("content", "said"), [
+@pytest.mark.parametrize(("content", "expected"), [
     ("x = (\n", r"line 1: '\(' was never closed; correct it"),
     ("\nfrom stemma.extend import Objektive\n", r"line 2: ImportError: .*Objektive"),
     ("\n\nmissing + 1\n", r"line 3: NameError: name 'missing' is not defined"),
@@ -216,34 +218,34 @@ def test_no_folder_makes_us_load_code(made, tmp_path, recipe):
     ("x = 1\n", r"registers nothing; put @register\(SLOT, KIND, SETTINGS\)"),
     (IMPORT + HARMLESS.format("linear"), r'line 2: the schedule "linear" is registered already, by stemma.training'),
     (IMPORT + HARMLESS.format("x").replace('"schedule"', '"shedule"'), r'line 2: there is no slot "shedule"')])
-def test_a_plugin_that_cannot_be_loaded_is_reported_with_its_line(alone, tmp_path, content, said):
+def test_a_plugin_that_cannot_be_loaded_is_reported_with_its_line(restored_registry, tmp_path, content, expected):
     (tmp_path / "bad.py").write_text(content)
     before = dict(registry._entries)
-    with pytest.raises(UserError, match=rf"^the plug-in {tmp_path / 'bad.py'}(, | ){said}"):
+    with pytest.raises(UserError, match=rf"^the plug-in {tmp_path / 'bad.py'}(, | ){expected}"):
         use_plugin(tmp_path / "bad.py")
     assert registry._entries == before and not plugins._loaded
 
 
-def test_the_command_line_says_so_and_exits_with_2(tmp_path):
+def test_a_command_with_an_unloadable_plugin_exits_with_2(tmp_path):
     (tmp_path / "bad.py").write_text("x = (\n")
-    for name, said in (("bad.py", "the plug-in bad.py, line 1:"), ("none.py", "cannot read the plug-in none.py")):
+    for name, expected in (("bad.py", "the plug-in bad.py, line 1:"), ("none.py", "cannot read the plug-in none.py")):
         refused = stemma("show", "bert", "--plugin", name, "--json", folder=tmp_path)
-        assert refused.code == 2 and refused.err.startswith(f"error: {said}") and said in refused.json["error"]
+        assert refused.code == 2 and refused.err.startswith(f"error: {expected}") and expected in refused.json["error"]
 
 
-def test_a_recipe_names_plugins_beside_itself(alone, tmp_path):
+def test_plugin_paths_in_a_recipe_are_relative_to_it(restored_registry, tmp_path):
     (tmp_path / "level.py").write_text(IMPORT + HARMLESS.format("level"))
     (tmp_path / "mine.toml").write_text('parent = "bert"\nplugins = ["level.py"]\n[training.schedule]\nkind = "level"')
     (tmp_path / "child.toml").write_text('parent = "mine.toml"\n[network]\nlayers = 2\n')
     assert recipe_loading.recipe(tmp_path / "child.toml").settings.training.schedule.kind == "level"
-    for wrong in ('"level.py"', "[1]", "{a = 1}"):
-        (tmp_path / "mine.toml").write_text(f'parent = "bert"\nplugins = {wrong}\n')
+    for invalid in ('"level.py"', "[1]", "{a = 1}"):
+        (tmp_path / "mine.toml").write_text(f'parent = "bert"\nplugins = {invalid}\n')
         with pytest.raises(UserError) as caught:
             recipe_loading.recipe(tmp_path / "mine.toml")
         assert "must be a list of files" in str(caught.value)
 
 
-def test_a_file_that_changed_is_loaded_again_and_one_of_another_folder_is_not(alone, tmp_path):
+def test_a_changed_file_is_loaded_again_and_a_second_file_of_the_same_name_is_rejected(restored_registry, tmp_path):
     (tmp_path / "own.py").write_text(IMPORT + HARMLESS.format("one"))
     first = use_plugin(tmp_path / "own.py")
     assert use_plugin(tmp_path / "own.py") is first
@@ -260,11 +262,11 @@ def test_a_file_that_changed_is_loaded_again_and_one_of_another_folder_is_not(al
         use_plugin(tmp_path / "other" / "own.py")
 
 
-def test_an_error_in_a_plugin_is_the_plugins(made, tmp_path, corpus_folder):
-    own_parts.write(tmp_path)
-    broken = own_parts.OBJECTIVE.replace("ids = draft.input_ids.copy()", "ids = 1 / 0")
+def test_an_error_in_a_plugin_is_reported_with_its_file_and_line(plugin_runs, tmp_path, corpus_folder):
+    plugin_files.write(tmp_path)
+    broken = plugin_files.OBJECTIVE.replace("ids = draft.input_ids.copy()", "ids = 1 / 0")
     (tmp_path / "my_objective.py").write_text(broken)
-    line = own_parts.OBJECTIVE.splitlines().index("        ids = draft.input_ids.copy()") + 1
+    line = plugin_files.OBJECTIVE.splitlines().index("        ids = draft.input_ids.copy()") + 1
     failed = stemma("pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "2", "--out", "run",
                     folder=tmp_path)
     assert failed.code == 2 and f"my_objective.py, line {line}: ZeroDivisionError" in failed.err
@@ -274,7 +276,7 @@ def test_an_error_in_a_plugin_is_the_plugins(made, tmp_path, corpus_folder):
 # --- installed packages ----------------------------------------------------------------------------------------------
 
 
-def test_installed_packages_bring_parts(alone, tmp_path, monkeypatch):
+def test_installed_packages_register_parts(restored_registry, tmp_path, monkeypatch):
     (tmp_path / "their_parts.py").write_text(IMPORT + HARMLESS.format("theirs"))
     info = tmp_path / "their_parts-1.2.dist-info"
     info.mkdir()
@@ -303,20 +305,20 @@ from stemma.extend import ReaderKind, register, whole_document
 
 @register("reader", ".entries", ReaderKind)
 def entries(file, options):
-    for number, text in enumerate(file.read_text(options.encoding).split("%%"), 1):
-        yield from whole_document(text.strip(), f"{file}, entry {number}", str(file), options.errors)
+    for entry, text in enumerate(file.read_text(options.encoding).split("%%"), 1):
+        yield from whole_document(text.strip(), f"{file}, entry {entry}", str(file), options.errors)
 '''
 
 
-def test_a_reader_of_the_users_own(tmp_path):
-    """Files of its suffix are found in folders, read by it, and asked for again by name."""
+def test_a_reader_plugin_reads_files_of_its_suffix(tmp_path):
+    """A run on such files records the plug-in, and resuming it requires --plugin."""
     (tmp_path / "my_reader.py").write_text(READER)
     (tmp_path / "text").mkdir()
     entries = [f"The old clerk copies letter {n}. He reads it again. Our neighbour sees him." for n in range(40)]
     (tmp_path / "text" / "notes.entries").write_text(" %% ".join(entries))
     option = ["--plugin", "my_reader.py"]
     assert stemma("corpus", "build", "text", "--tokenizer", "none", "--out", "c", folder=tmp_path).code == 2
-    small = ["network.layers=1", "network.width=16", "network.heads=2", "network.feedforward=32", *OFTEN,
+    small = ["network.layers=1", "network.width=16", "network.heads=2", "network.feedforward=32", *FREQUENT_CHECKPOINTS,
              "corpus.sequence_length=16", "training.batch_size=4", "tokenizer.vocab_size=120"]
     command = ["pretrain", "gpt2@tiny", "--corpus", "text", "--out", "run", "--steps", "2",
                *[change for change in small if "vocab" not in change], "tokenizer.vocab_size=300"]
@@ -324,8 +326,8 @@ def test_a_reader_of_the_users_own(tmp_path):
     assert refused.code == 2 and "the folder has no text files" in refused.err
     done = stemma(*command, *option, "--json", folder=tmp_path)
     assert done.code == 0, done.err
-    noted = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["plugins"]
-    assert noted == {"my_reader.py": hashlib.sha256(READER.encode()).hexdigest()}
+    recorded = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["plugins"]
+    assert recorded == {"my_reader.py": hashlib.sha256(READER.encode()).hexdigest()}
     assert "give --plugin my_reader.py" in stemma("resume", "run", folder=tmp_path).err
     assert stemma("resume", "run", *option, folder=tmp_path).code == 0
     assert stemma("generate", "run", "The old", "--tokens", "3", folder=tmp_path).code == 0  # a model reads no files

@@ -1,4 +1,4 @@
-"""The recipes that come with the package: each is sound by itself, and says what its paper says."""
+"""The built-in recipes: each is valid at every size and has the values of its paper."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ALL = [f"{name}@{size}" for name in recipe_loading.recipe_names() for size in re
 
 
 @pytest.mark.parametrize("label", ALL)
-def test_every_recipe_resolves_at_every_size_and_says_what_it_is(label):
-    found = recipe_loading.recipe(label)
-    assert found.label == label
-    assert found.title and found.year and found.paper and found.summary.endswith(".")
-    assert found.origin.keys() == flatten(found.values).keys() and "command line" not in found.origin.values()
+def test_every_recipe_loads_at_every_size_and_has_title_year_paper_and_summary(label):
+    loaded = recipe_loading.recipe(label)
+    assert loaded.label == label
+    assert loaded.title and loaded.year and loaded.paper and loaded.summary.endswith(".")
+    assert loaded.origin.keys() == flatten(loaded.values).keys() and "command line" not in loaded.origin.values()
 
 
 def test_the_tree_has_one_entry_per_file_and_known_parents():
@@ -29,7 +29,7 @@ def test_the_tree_has_one_entry_per_file_and_known_parents():
 
 
 @pytest.mark.parametrize("name", recipe_loading.recipe_names())
-def test_each_file_opens_with_its_idea(name):
+def test_each_file_begins_with_a_comment(name):
     assert (recipe_files.RECIPES / f"{name}.toml").read_text().startswith("# ")
 
 
@@ -57,7 +57,7 @@ def shape(label: str) -> tuple[int, int, int, int]:
     ("albert@xlarge", (24, 2048, 16, 8192)), ("albert@xxlarge", (12, 4096, 64, 16384)),
     ("xlnet@large", (24, 1024, 16, 4096)), ("universal-transformer@base", (6, 1024, 16, 4096)),
 ])
-def test_published_shapes(label, expected):
+def test_sizes_have_the_published_layers_widths_and_heads(label, expected):
     assert shape(label) == expected
 
 
@@ -75,9 +75,9 @@ def test_the_transformer_as_published():
 
 
 def test_bert_as_published():
-    found = recipe_loading.recipe("bert")
-    settings = found.settings
-    assert found.parent == "transformer" and settings.network.decoder is None
+    bert = recipe_loading.recipe("bert")
+    settings = bert.settings
+    assert bert.parent == "transformer" and settings.network.decoder is None
     assert settings.tokenizer.model_dump() == {"kind": "wordpiece", "vocab_size": 30522, "lowercase": True,
                                                "cjk_spacing": True, "simplify": False}
     assert settings.corpus.first_phase.model_dump(exclude_none=True) == {"share": 0.9, "sequence_length": 128}
@@ -96,30 +96,30 @@ def test_bert_as_published():
 
 
 def test_electra_as_published():
-    """Table 6 of the paper, and what the released code adds: 85% of the hidden tokens show the mask."""
+    """Table 6 of the paper, and the released code: 85% of the selected tokens are replaced by [MASK]."""
     small, base, large = (recipe_loading.recipe(f"electra@{size}").settings for size in ("small", "base", "large"))
     assert recipe_loading.recipe("electra").label == "electra@base"
     for settings in (small, base, large):
-        masked, judged = settings.objective["masked_lm"], settings.objective["replaced_token"]
+        masked, detection = settings.objective["masked_lm"], settings.objective["replaced_token"]
         assert list(settings.objective) == ["masked_lm", "replaced_token"]
         assert (masked.mask, masked.random, masked.dynamic, masked.unit) == (0.85, 0.0, True, "token")
-        assert (masked.weight, judged.weight) == (1, 50)
+        assert (masked.weight, detection.weight) == (1, 50)
         assert (settings.training.warmup_steps, settings.training.optimizer.weight_decay) == (10_000, 0.01)
         assert settings.corpus.first_phase is None and settings.network.position.maximum == 512
-    assert [one.objective["masked_lm"].rate for one in (small, base, large)] == [0.15, 0.15, 0.25]
-    assert [one.network.generator_network().width for one in (small, base, large)] == [64, 256, 256]
-    assert [one.network.generator_network().heads for one in (small, base, large)] == [1, 4, 4]
-    assert [one.network.generator_network().feedforward for one in (small, base, large)] == [256, 1024, 1024]
-    assert [one.network.generator_network().layers for one in (small, base, large)] == [12, 12, 24]
-    assert [one.network.embedding.width for one in (small, base, large)] == [128, None, None]
-    assert [one.training.batch_size for one in (small, base, large)] == [128, 256, 2048]
-    assert [one.training.learning_rate for one in (small, base, large)] == [5e-4, 2e-4, 2e-4]
-    assert [one.training.steps for one in (small, base, large)] == [1_000_000, 766_000, 400_000]
-    assert [one.corpus.sequence_length for one in (small, base, large)] == [128, 512, 512]
+    assert [settings.objective["masked_lm"].rate for settings in (small, base, large)] == [0.15, 0.15, 0.25]
+    assert [settings.network.generator_network().width for settings in (small, base, large)] == [64, 256, 256]
+    assert [settings.network.generator_network().heads for settings in (small, base, large)] == [1, 4, 4]
+    assert [settings.network.generator_network().feedforward for settings in (small, base, large)] == [256, 1024, 1024]
+    assert [settings.network.generator_network().layers for settings in (small, base, large)] == [12, 12, 24]
+    assert [settings.network.embedding.width for settings in (small, base, large)] == [128, None, None]
+    assert [settings.training.batch_size for settings in (small, base, large)] == [128, 256, 2048]
+    assert [settings.training.learning_rate for settings in (small, base, large)] == [5e-4, 2e-4, 2e-4]
+    assert [settings.training.steps for settings in (small, base, large)] == [1_000_000, 766_000, 400_000]
+    assert [settings.corpus.sequence_length for settings in (small, base, large)] == [128, 512, 512]
 
 
 @pytest.mark.parametrize("name", recipe_loading.recipe_names())
-def test_laptop_sizes_fit_a_laptop(name):
+def test_laptop_sizes_have_short_sequences_small_batches_and_few_steps(name):
     for size in ("tiny", "mini", "midi"):
         settings = recipe_loading.recipe(name, size=size).settings
         assert settings.corpus.sequence_length <= 128 and settings.training.batch_size <= 64
@@ -132,20 +132,20 @@ def test_every_recipe_that_trains_has_the_laptop_sizes(name):
 
 
 def test_structbert_as_published():
-    found = recipe_loading.recipe("structbert")
-    tasks = found.settings.objective
-    assert list(tasks) == ["sentence_order", "masked_lm", "word_structure"]  # text moves first, masks come before runs
+    structbert = recipe_loading.recipe("structbert")
+    tasks = structbert.settings.objective
+    assert list(tasks) == ["sentence_order", "masked_lm", "word_structure"]  # in this order: they edit the same rows
     assert tasks["sentence_order"].swapped == tasks["sentence_order"].other == pytest.approx(1 / 3)
     assert (tasks["word_structure"].rate, tasks["word_structure"].length) == (0.05, 3)
-    assert found.settings.training.warmup_steps * 10 == found.settings.training.steps
-    assert {change.key.split(".")[0] for change in found.diff("bert")} == {"objective", "training"}
+    assert structbert.settings.training.warmup_steps * 10 == structbert.settings.training.steps
+    assert {change.key.split(".")[0] for change in structbert.diff("bert")} == {"objective", "training"}
 
 
 def test_whole_word_bert_as_published():
     wwm, more = recipe_loading.recipe("bert-wwm"), recipe_loading.recipe("bert-wwm-ext")
     assert (wwm.parent, more.parent) == ("bert", "bert-wwm")
-    for found, phases in ((wwm, (100_000, 100_000)), (more, (1_000_000, 400_000))):
-        settings = found.settings
+    for whole_word, phases in ((wwm, (100_000, 100_000)), (more, (1_000_000, 400_000))):
+        settings = whole_word.settings
         assert settings.objective["masked_lm"].unit == "word" and "next_sentence" in settings.objective
         assert settings.training.steps == sum(phases) and settings.corpus.first_phase.sequence_length == 128
         assert settings.corpus.first_phase.share == pytest.approx(phases[0] / sum(phases), abs=1e-3)
@@ -159,8 +159,8 @@ def test_whole_word_bert_as_published():
         assert settings.tokenizer.vocab_size == 21128 and settings.tokenizer.cjk_spacing
 
 
-def test_a_laptop_never_meets_the_published_batch_of_a_first_phase():
-    """Its window is as short as the rows of the first phase, so there is one phase; a longer one is typed."""
+def test_laptop_sizes_do_not_use_the_published_batch_of_the_first_phase():
+    """Their sequences are as short as those of the first phase, so there is one phase unless sequences are longer."""
     for name, size in itertools.product(("bert-wwm", "bert-wwm-ext"), ("tiny", "mini", "midi")):
         settings = recipe_loading.recipe(f"{name}@{size}").settings
         (only,) = build_phases(settings)
@@ -184,12 +184,12 @@ def test_spanbert_as_published():
     assert settings.training.optimizer.epsilon == 1e-8
 
 
-def test_the_gpt_line_as_published():
+def test_gpt_gpt2_and_gpt3_as_published():
     first, second, third = (recipe_loading.recipe(name).settings for name in ("gpt", "gpt2", "gpt3"))
-    assert [one.tokenizer.vocab_size for one in (first, second, third)] == [40478, 50257, 50257]
-    assert [one.corpus.sequence_length for one in (first, second, third)] == [512, 1024, 2048]
-    assert [one.network.norm.place for one in (first, second, third)] == ["post", "pre", "pre"]
-    assert [one.network.initialization.residual for one in (first, second, third)] == [False, True, True]
+    assert [settings.tokenizer.vocab_size for settings in (first, second, third)] == [40478, 50257, 50257]
+    assert [settings.corpus.sequence_length for settings in (first, second, third)] == [512, 1024, 2048]
+    assert [settings.network.norm.place for settings in (first, second, third)] == ["post", "pre", "pre"]
+    assert [settings.network.initialization.residual for settings in (first, second, third)] == [False, True, True]
     assert [recipe_loading.recipe(name).parent for name in ("gpt", "gpt2", "gpt3")] == ["transformer", "gpt", "gpt2"]
     assert third.network.attention.windows == [0, 256] and not second.network.attention.windows
     assert third.training.batch_size * third.corpus.sequence_length == 2**19  # half a million tokens
@@ -213,18 +213,17 @@ def test_transformer_xl_and_xlnet_as_published():
 def test_the_universal_transformer_as_published():
     network = recipe_loading.recipe("universal-transformer").settings.network
     assert network.depth.kind == "recurrent" and network.depth.halting.threshold == 0.99
-    both = recipe_loading.recipe("universal-transformer-seq2seq").settings  # the paper's own form: both sides are
-    #                                                                         recurrent
+    both = recipe_loading.recipe("universal-transformer-seq2seq").settings  # as in the paper: both stacks are recurrent
     assert {name: (part.body.kind, part.layers, part.attends_to) for name, part in both.network.parts().items()} == {
         "encoder": ("recurrent", 6, None), "decoder": ("recurrent", 6, "encoder")}
     assert both.network.depth == network.depth and list(both.objective) == ["translation"]
 
 
 def test_roberta_as_published():
-    """arXiv:1907.11692, tables 9 and 2: what the abstract says, and the four input formats."""
-    found = recipe_loading.recipe("roberta")
-    settings = found.settings
-    assert found.parent == "bert" and list(settings.objective) == ["masked_lm"]
+    """arXiv:1907.11692, tables 9 and 2."""
+    roberta = recipe_loading.recipe("roberta")
+    settings = roberta.settings
+    assert roberta.parent == "bert" and list(settings.objective) == ["masked_lm"]
     assert settings.objective["masked_lm"].dynamic and settings.corpus.packing == "full_sentences"
     assert settings.corpus.first_phase is None and settings.corpus.short_probability == 0
     assert (settings.tokenizer.kind, settings.tokenizer.vocab_size, settings.tokenizer.lowercase) == (
@@ -235,8 +234,8 @@ def test_roberta_as_published():
     assert (training.batch_size, training.steps, training.clip_norm) == (8192, 500_000, None)
     assert training.optimizer.model_dump() == {"kind": "adamw", "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-6,
                                                "weight_decay": 0.01}
-    peaks = [(one.learning_rate, one.warmup_steps)
-             for one in (recipe_loading.recipe(f"roberta@{size}").settings.training for size in ("base", "large"))]
+    peaks = [(training.learning_rate, training.warmup_steps)
+             for training in (recipe_loading.recipe(f"roberta@{size}").settings.training for size in ("base", "large"))]
     assert peaks == [(6e-4, 24_000), (4e-4, 30_000)]
 
 
@@ -244,18 +243,18 @@ def test_roberta_as_published():
     ["corpus.packing=segment_pair", "objective.next_sentence.random=0.5"],
     ["corpus.packing=sentence_pair", "objective.next_sentence.random=0.5"],
     ["corpus.packing=full_sentences"], ["corpus.packing=doc_sentences"]], ids=lambda changes: changes[0])
-def test_roberta_takes_the_four_input_formats(changes):
+def test_roberta_supports_the_four_input_formats_of_its_paper(changes):
     settings = recipe_loading.recipe("roberta@tiny", changes).settings
     assert settings.packings()["masked_lm"] == changes[0].removeprefix("corpus.packing=")
     assert settings.templates().get("corpus.pair", settings.corpus.pair) == "start A separator separator B separator"
 
 
 def test_albert_as_published():
-    found = recipe_loading.recipe("albert")
-    settings, network = found.settings, found.settings.network
-    assert found.parent == "bert" and list(settings.objective) == ["sentence_order", "masked_lm"]
+    albert = recipe_loading.recipe("albert")
+    settings, network = albert.settings, albert.settings.network
+    assert albert.parent == "bert" and list(settings.objective) == ["sentence_order", "masked_lm"]
     assert (network.sharing, network.embedding.width, network.activation) == ("all", 128, "gelu_tanh")
-    assert {recipe_loading.recipe(f"albert@{size}").settings.network.dropout for size in found.sizes} == {0.0}
+    assert {recipe_loading.recipe(f"albert@{size}").settings.network.dropout for size in albert.sizes} == {0.0}
     assert network.attention.dropout == 0.0
     assert (settings.tokenizer.kind, settings.tokenizer.vocab_size, settings.tokenizer.lowercase) == (
         "unigram", 30000, True)
@@ -267,13 +266,13 @@ def test_albert_as_published():
         4096, 0.00176, 3125, 125_000)
     assert training.optimizer.kind == "lamb" and settings.corpus.first_phase is None
     tiny = recipe_loading.recipe("albert@tiny").settings.network
-    assert tiny.embedding.width < tiny.width  # the map between them is what makes it an ALBERT over there
+    assert tiny.embedding.width < tiny.width  # factorised embedding: transformers requires it of an ALBERT
 
 
-def test_ernie_masks_larger_and_larger_units():
-    found = recipe_loading.recipe("ernie")
-    settings = found.settings
-    assert found.parent == "bert" and recipe_loading.recipe("ernie-2").parent == "ernie"
+def test_ernie_masks_tokens_then_phrases_then_entities():
+    ernie = recipe_loading.recipe("ernie")
+    settings = ernie.settings
+    assert ernie.parent == "bert" and recipe_loading.recipe("ernie-2").parent == "ernie"
     assert (settings.tokenizer.vocab_size, settings.network.position.maximum) == (18000, 513)
     assert settings.network.activation == "relu" and settings.network.embedding.tasks == 0
     stages = [(task.unit, task.starts, task.stops) for name, task in settings.objective.items()
@@ -282,21 +281,21 @@ def test_ernie_masks_larger_and_larger_units():
     assert [start for _, start, _ in stages] == [0.0, *(stop for _, _, stop in stages[:-1])] and stages[-1][2] == 1.0
 
 
-def test_the_seven_tasks_of_ernie_2_join_one_by_one_and_have_a_seventh_of_the_steps_each():
+def test_the_seven_tasks_of_ernie_2_are_added_one_by_one_and_get_equal_steps():
     settings = recipe_loading.recipe("ernie-2").settings
     network = settings.network
     assert (network.embedding.segments, network.embedding.tasks, network.activation) == (4, 7, "gelu")
     tasks: dict[int, set] = {}
     for task in settings.objective.values():
         tasks.setdefault(task.task_id, set()).add((task.starts if task.task_id else 0.0, task.turns))
-    assert sorted(tasks) == list(range(7)) and all(len(each) == 1 for each in tasks.values())
-    starts, turns = zip(*(next(iter(tasks[number])) for number in range(7)), strict=True)
+    assert sorted(tasks) == list(range(7)) and all(len(schedules) == 1 for schedules in tasks.values())
+    starts, turns = zip(*(next(iter(tasks[task_id])) for task_id in range(7)), strict=True)
     assert list(starts) == sorted(set(starts))
-    shares = [0.0] * 7
-    for number, (begin, end) in enumerate(zip(starts, (*starts[1:], 1.0), strict=True)):
-        for earlier in range(number + 1):
-            shares[earlier] += (end - begin) * turns[earlier] / sum(turns[:number + 1])
-    assert shares == pytest.approx([1 / 7] * 7, abs=1e-3)
+    fractions = [0.0] * 7
+    for index, (begin, end) in enumerate(zip(starts, (*starts[1:], 1.0), strict=True)):
+        for earlier in range(index + 1):
+            fractions[earlier] += (end - begin) * turns[earlier] / sum(turns[:index + 1])
+    assert fractions == pytest.approx([1 / 7] * 7, abs=1e-3)
     optimizer = settings.training.optimizer
     assert settings.training.batch_size * settings.corpus.sequence_length == 393_216
     assert (settings.training.learning_rate, optimizer.beta2, settings.training.schedule.kind) == (5e-5, 0.98, "noam")

@@ -1,4 +1,4 @@
-"""What is registered, and what a user's own part has to say of itself."""
+"""The registry: built-in kinds, and parts that users register."""
 
 import re
 from pathlib import Path
@@ -17,15 +17,15 @@ ROOT = Path(stemma.__file__).parent
 
 
 @pytest.fixture
-def own(monkeypatch):
-    """Whatever a test registers is forgotten after it."""
+def restored_registry(monkeypatch):
+    """Restores the registry after a test."""
     for slot in BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.mark.parametrize("slot", BUILT_IN)
-def test_every_kind_is_registered_by_the_module_that_is_listed(slot):
+def test_every_kind_is_registered_by_the_module_listed_for_it(slot):
     for entry in registry.entries(slot):
         assert entry.module == BUILT_IN[slot][entry.kind]
         if entry.settings is not None:
@@ -36,18 +36,18 @@ def test_every_kind_is_registered_by_the_module_that_is_listed(slot):
 
 @pytest.mark.parametrize("slot", BUILT_IN)
 def test_every_registration_in_the_code_is_listed(slot):
-    written = {kind for file in ROOT.rglob("*.py") if file.name not in ("registry.py", "extend.py")
+    registered = {kind for file in ROOT.rglob("*.py") if file.name not in ("registry.py", "extend.py")
                for kind in re.findall(rf'@register\("{slot}", "([^"]+)"', file.read_text())}
-    assert written == set(BUILT_IN[slot])
+    assert registered == set(BUILT_IN[slot])
 
 
-def test_settings_with_own_keys_alone_get_what_all_objectives_have(own):
+def test_settings_of_an_objective_get_the_common_keys(restored_registry):
     class ReverseSettings(Settings):
         rate: float = 0.15
 
     @register("objective", "reverse", ReverseSettings)
     class Reverse:
-        guesses_tokens = True
+        predicts_tokens = True
 
     task = stemma.recipe("bert@tiny", ["objective.reverse.rate=0.2", "objective.reverse.weight=2"]).settings.objective[
         "reverse"]
@@ -59,7 +59,7 @@ def test_settings_with_own_keys_alone_get_what_all_objectives_have(own):
     assert 'Did you mean "objective.reverse.rate"?' in str(caught.value.problems)
 
 
-def test_a_part_without_settings(own):
+def test_a_part_may_have_no_settings(restored_registry):
     @register("schedule", "level")
     def level(settings, at):
         return 1.0
@@ -68,7 +68,7 @@ def test_a_part_without_settings(own):
     assert recipe.values["training"]["schedule"] == {"kind": "level"}
 
 
-def test_a_kind_that_is_taken_is_refused(own):
+def test_a_kind_that_is_already_registered_is_rejected(restored_registry):
     with pytest.raises(UserError, match='the objective "masked_lm" is registered already, by stemma.objectives.mask'):
         @register("objective", "masked_lm")
         class Mine:
@@ -83,7 +83,7 @@ def test_a_kind_that_is_taken_is_refused(own):
         register("schedule", "mine")(mine)
 
 
-def test_a_slot_that_does_not_exist_is_refused():
+def test_an_unknown_slot_is_rejected():
     with pytest.raises(UserError, match='no slot "objectiv".*Did you mean "objective"'):
         register("objectiv", "mine")
 
@@ -96,7 +96,7 @@ def test_an_unknown_kind_is_reported_with_the_nearest():
     assert "must be one of masked_lm, next_sentence" in str(caught.value.problems)
 
 
-def test_attention_that_cannot_do_something_is_refused_before_any_tensor_exists(own):
+def test_attention_that_lacks_a_required_feature_is_rejected_before_the_network_is_built(restored_registry):
     from stemma.schema.parts import AttentionSettings
 
     class LinearSettings(AttentionSettings):
@@ -105,7 +105,7 @@ def test_attention_that_cannot_do_something_is_refused_before_any_tensor_exists(
     register("attention", "linear", LinearSettings)(lambda network: None)
     linear = ["network.attention.kind=linear", "network.attention.dropout=0"]
     assert stemma.recipe("bert@tiny", linear).settings.network.attention.kind == "linear"
-    for name, key, told in (
+    for name, key, expected in (
             ("gpt2@tiny", "network.attention.kind", "cannot be causal, which objective.causal_lm needs"),
             ("prefix-lm@tiny", "network.attention.kind", "takes no attention mask of its own"),
             ("t5@tiny", "network.attention.kind", "has no scores to which a bias could be added, which "
@@ -114,14 +114,14 @@ def test_attention_that_cannot_do_something_is_refused_before_any_tensor_exists(
             ("bart@tiny", "network.attention.kind", "cannot be causal, which network.decoder needs")):
         with pytest.raises(UserError) as caught:
             stemma.recipe(name, linear)
-        assert any(place.startswith(key) and told in message for place, message in caught.value.problems), \
+        assert any(reported.startswith(key) and expected in message for reported, message in caught.value.problems), \
             caught.value.problems
     with pytest.raises(UserError, match="network.transition") as caught:
         stemma.recipe("bert@tiny", ["network.transition=gatd"])
     assert 'Did you mean "gated"?' in str(caught.value.problems)
 
 
-def test_a_task_answers_with_a_head_of_the_users_own(own):
+def test_a_task_config_with_a_registered_head_is_stored_and_read_back(restored_registry):
     from dataclasses import dataclass
 
     from stemma.task_config import TaskConfig
@@ -136,6 +136,6 @@ def test_a_task_answers_with_a_head_of_the_users_own(own):
 
             return nn.Linear(settings.width, self.classes)
 
-    card = TaskConfig("task", "classify", ("a", "b"), {"task": PlainHead(2)}, "start A separator",
-                "start A separator B separator", 16, ("accuracy",), parse_task_options("classify", {}))
-    assert TaskConfig.from_json(card.to_json()) == card
+    task_config = TaskConfig("task", "classify", ("a", "b"), {"task": PlainHead(2)}, "start A separator",
+                             "start A separator B separator", 16, ("accuracy",), parse_task_options("classify", {}))
+    assert TaskConfig.from_json(task_config.to_json()) == task_config

@@ -21,7 +21,7 @@ REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]
 PREFIX = torch.tensor([0, 3, 6])
 ORDER = torch.tensor([[3, 0, 5, 1, 4, 2], [0, 0, 2, 0, 1, 3], [5, 4, 3, 2, 1, 0]])
 
-# A rule, and the same in plain words: does the query at place q of example b see the key at place k?
+# A rule, and the same as a function: does the query at position q of row b attend to the key at position k?
 RULES = {
     "full": (Bidirectional(), lambda b, q, k: True),
     "causal": (Causal(), lambda b, q, k: k <= q),
@@ -41,21 +41,22 @@ def combined(names: tuple[str, ...]) -> Visibility:
     return rule
 
 
-def plain(names: tuple[str, ...], queries: int, keys: int) -> torch.Tensor:
-    """(B, Q, K), place by place; what was kept from earlier stands at negative places."""
+def loop_mask(names: tuple[str, ...], queries: int, keys: int) -> torch.Tensor:
+    """(B, Q, K), computed pair by pair; cached keys have negative positions."""
     memory = keys - queries
     return torch.tensor([[[all(RULES[name][1](b, q, k) for name in names) for k in range(-memory, queries)]
                           for q in range(queries)] for b in range(BATCH)])
 
 
-def spelled(mask: CompiledMask, queries: int, keys: int) -> torch.Tensor:
-    """What a kernel does with the mask."""
+def dense_mask(mask: CompiledMask, queries: int, keys: int) -> torch.Tensor:
+    """(B, Q, K), the pairs that a kernel attends to with the compiled mask."""
     assert [mask.causal, mask.dense is not None, mask.band is not None].count(True) <= 1
     if mask.band is not None:
-        seen = torch.ones(keys, keys).triu(-mask.band[0]).tril(mask.band[1]).bool()[-queries:]
-        seen = seen.expand(BATCH, queries, keys)
-        return seen if mask.token_mask is None else seen & (mask.token_mask[:,
-                                                                            None] | torch.eye(keys).bool()[-queries:])
+        allowed = torch.ones(keys, keys).triu(-mask.band[0]).tril(mask.band[1]).bool()[-queries:]
+        allowed = allowed.expand(BATCH, queries, keys)
+        if mask.token_mask is None:
+            return allowed
+        return allowed & (mask.token_mask[:, None] | torch.eye(keys).bool()[-queries:])
     if mask.causal:  # torch's flag: a triangle from the first key on
         return torch.ones(queries, keys).tril().bool().expand(BATCH, queries, keys)
     if mask.dense is None:
@@ -67,35 +68,35 @@ def spelled(mask: CompiledMask, queries: int, keys: int) -> torch.Tensor:
 @pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
 @pytest.mark.parametrize("memory", [0, 1, 4])
 def test_compiled_masks_and_rules_agree_with_plain_loops(names, memory):
-    rule, expected = combined(names), plain(names, LENGTH, LENGTH + memory)
+    rule, expected = combined(names), loop_mask(names, LENGTH, LENGTH + memory)
     compiled = expected
-    if {"window", "padded"} <= set(names) and "others" not in names:  # padding may have nothing else within its window
+    if {"window", "padded"} <= set(names) and "others" not in names:  # a padding position attends at least to itself
         compiled = expected | torch.ones(LENGTH, LENGTH + memory).triu(memory).tril(memory).bool()
-    assert torch.equal(spelled(rule.compile(LENGTH, LENGTH + memory), LENGTH, LENGTH + memory), compiled)
-    places = torch.arange(-memory, LENGTH)
-    asked = rule.allows(places[memory:], places)
-    assert torch.equal(asked.expand(BATCH, LENGTH, LENGTH + memory), expected)
+    assert torch.equal(dense_mask(rule.compile(LENGTH, LENGTH + memory), LENGTH, LENGTH + memory), compiled)
+    positions = torch.arange(-memory, LENGTH)
+    allowed = rule.allows(positions[memory:], positions)
+    assert torch.equal(allowed.expand(BATCH, LENGTH, LENGTH + memory), expected)
 
 
 @pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
-def test_the_picture_agrees(names):
-    rule, expected = combined(names), plain(names, LENGTH, LENGTH)
+def test_the_grid_agrees_with_plain_loops(names):
+    rule, expected = combined(names), loop_mask(names, LENGTH, LENGTH)
     for row in range(BATCH):
         assert torch.equal(rule.grid(LENGTH, row), expected[row])
         assert torch.equal(rule.grid(4, row), expected[row, :4, :4])
 
 
 @pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
-def test_some_rows_of_a_rule_are_the_rule_of_those_rows(names):
-    rule, expected = combined(names).rows(slice(1, 3)), plain(names, LENGTH, LENGTH)[1:]
-    found = rule.allows(torch.arange(LENGTH), torch.arange(LENGTH)).expand(2, LENGTH, LENGTH)
-    assert torch.equal(found, expected)
+def test_selecting_rows_of_a_rule_selects_rows_of_its_mask(names):
+    rule, expected = combined(names).rows(slice(1, 3)), loop_mask(names, LENGTH, LENGTH)[1:]
+    allowed = rule.allows(torch.arange(LENGTH), torch.arange(LENGTH)).expand(2, LENGTH, LENGTH)
+    assert torch.equal(allowed, expected)
 
 
-def test_the_cheapest_form_is_chosen():
+def test_rules_compile_to_the_cheapest_form():
     assert Bidirectional().compile(4, 9) == CompiledMask()
     assert Causal().compile(4, 4) == CompiledMask(causal=True)
-    assert Causal().compile(4, 9).dense is not None  # torch's flag would align at the wrong end
+    assert Causal().compile(4, 9).dense is not None  # torch's causal flag aligns the first query and key, not the last
     assert PaddingRule(REAL).compile(LENGTH, LENGTH).dense.shape == (BATCH, 1, 1, LENGTH)
 
 
@@ -107,18 +108,18 @@ def test_bidirectional_adds_nothing_and_equal_rules_are_combined_once():
 
 
 def test_equal_rules_are_equal_and_others_are_not():
-    twins = [(Causal(), Causal()), (SlidingWindow(2, 1), SlidingWindow(2, 1)),
-             (PaddingRule(REAL), PaddingRule(REAL.clone())),
-             (Prefix(PREFIX), Prefix(PREFIX.clone())),
-             (Causal() & PaddingRule(REAL), PaddingRule(REAL.clone()) & Causal())]
-    for one, other in twins:
-        assert one == other and hash(one) == hash(other)
+    equal_pairs = [(Causal(), Causal()), (SlidingWindow(2, 1), SlidingWindow(2, 1)),
+                   (PaddingRule(REAL), PaddingRule(REAL.clone())),
+                   (Prefix(PREFIX), Prefix(PREFIX.clone())),
+                   (Causal() & PaddingRule(REAL), PaddingRule(REAL.clone()) & Causal())]
+    for first, second in equal_pairs:
+        assert first == second and hash(first) == hash(second)
     different = [Bidirectional(), Causal(), SlidingWindow(2, 1), SlidingWindow(1, 2), PaddingRule(REAL),
                  PaddingRule(~REAL), PaddingRule(REAL[:1]),
                  Prefix(PREFIX), Causal() & PaddingRule(REAL), Causal() & PaddingRule(~REAL),
                  Causal() & PaddingRule(REAL) & SlidingWindow(2, 1)]
-    for one, other in itertools.combinations(different, 2):
-        assert one != other
+    for first, second in itertools.combinations(different, 2):
+        assert first != second
     assert Causal() != "causal"
 
 
@@ -126,18 +127,18 @@ def test_equal_rules_are_equal_and_others_are_not():
 def test_moving_to_a_device_keeps_the_rule(names):
     moved = combined(names).to("cpu")
     assert moved == combined(names)
-    away = combined(names).to("meta").compile(LENGTH, LENGTH, "meta")
-    assert away.dense is None or away.dense.device.type == "meta"
+    on_meta = combined(names).to("meta").compile(LENGTH, LENGTH, "meta")
+    assert on_meta.dense is None or on_meta.dense.device.type == "meta"
 
 
 @pytest.mark.parametrize(("back", "kind"), [(0, "band"), (1, "band"), (2, "band"), (3, "dense"), (4, "dense"),
                                             (5, "causal"), (9, "causal")])
 def test_a_causal_band_compiles_to_the_cheapest_form(back, kind):
-    """Blocks pay only where one sees less than the whole text; a band as wide as the text is none."""
+    """Attention in blocks is faster only if a band is narrower than the text; a band as wide as the text is causal."""
     mask = (Causal() & SlidingWindow(back, 0)).compile(LENGTH, LENGTH)
-    found = "band" if mask.band else "causal" if mask.causal else "dense"
-    assert found == kind
-    assert torch.equal(spelled(mask, LENGTH, LENGTH)[0], (Causal() & SlidingWindow(back, 3)).grid(LENGTH))
+    compiled = "band" if mask.band else "causal" if mask.causal else "dense"
+    assert compiled == kind
+    assert torch.equal(dense_mask(mask, LENGTH, LENGTH)[0], (Causal() & SlidingWindow(back, 3)).grid(LENGTH))
 
 
 @pytest.mark.parametrize(("back", "ahead", "kind"), [(0, 0, "band"), (1, 1, "band"), (2, 0, "band"), (0, 2, "band"),
@@ -146,23 +147,23 @@ def test_a_causal_band_compiles_to_the_cheapest_form(back, kind):
 def test_a_band_on_both_sides_compiles_to_the_cheapest_form(back, ahead, kind, padded):
     rule = SlidingWindow(back, ahead) & PaddingRule(REAL) if padded else SlidingWindow(back, ahead)
     mask = rule.compile(LENGTH, LENGTH)
-    line = mask.dense is not None and mask.dense.shape[2] == 1  # only says which keys are padding
-    assert ("band" if mask.band else "none" if mask.dense is None or line else "dense") == kind
+    is_padding_mask = mask.dense is not None and mask.dense.shape[2] == 1
+    assert ("band" if mask.band else "none" if mask.dense is None or is_padding_mask else "dense") == kind
     expected = rule.grid(LENGTH) if not padded else torch.stack([rule.grid(LENGTH, row) for row in range(BATCH)])
     if padded and kind != "none":
         expected = expected | torch.eye(LENGTH).bool()
-    assert torch.equal(spelled(mask, LENGTH, LENGTH), expected.expand(BATCH, -1, -1))
+    assert torch.equal(dense_mask(mask, LENGTH, LENGTH), expected.expand(BATCH, -1, -1))
 
 
-def test_no_band_with_padding_makes_a_mask_of_all_pairs():
-    """Memory grows with the length alone."""
+def test_a_band_with_padding_needs_no_dense_mask():
+    """Memory is linear in the length."""
     length = 1 << 14
     mask = (SlidingWindow(64, 64) & PaddingRule(torch.ones(2, length).bool())).compile(length, length)
     assert mask.dense is None and mask.token_mask.shape == (2, length)
 
 
-def test_a_band_behind_a_cache_is_a_band():
-    """Of what was kept, only what lies within the window is looked at."""
+def test_a_band_with_a_cache_compiles_to_a_band():
+    """Of the cached keys, only those within the window are used."""
     length = 1 << 14
     for queries in (1, 3, LENGTH, length):
         real = torch.ones(2, length + queries).bool()
@@ -170,9 +171,9 @@ def test_a_band_behind_a_cache_is_a_band():
                                                                                                   length + queries)
         assert mask.band == (1, 0) and mask.dense is None and mask.token_mask.shape == real.shape
         assert SlidingWindow(2, 1).compile(queries, length + queries).band == (2, 1)
-    assert (Causal() & SlidingWindow(LENGTH + 1, 0)).compile(LENGTH, LENGTH + 2).band is None  # as wide as all there is
+    assert (Causal() & SlidingWindow(LENGTH + 1, 0)).compile(LENGTH, LENGTH + 2).band is None  # as wide as the text
     assert SlidingWindow(LENGTH + 1, LENGTH).compile(LENGTH, LENGTH + 2) == CompiledMask()
-    assert (Causal() & SlidingWindow(1, -1)).compile(LENGTH, LENGTH).dense is not None  # does not see itself: no band
+    assert (Causal() & SlidingWindow(1, -1)).compile(LENGTH, LENGTH).dense is not None  # it excludes the query itself
 
 
 def test_the_newest_position_attends_to_the_whole_cache():
@@ -180,13 +181,13 @@ def test_the_newest_position_attends_to_the_whole_cache():
     assert (Causal() & SlidingWindow(2, 0)).compile(1, 7) == CompiledMask(band=(2, 0))
 
 
-def test_padding_may_reach_into_a_cache():
-    """The first two places were read before; one row began with filling."""
+def test_a_cache_may_contain_padding():
+    """The first two positions are cached; one row begins with padding."""
     real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]]).bool()
-    seen = PaddingRule(real, cached_length=2).compile(2, 4).dense
-    assert torch.equal(seen[:, 0, 0], real)
-    seen = PaddingRule(real, cached_length=2).compile(2, 6).dense  # a memory before it, which is never filling
-    assert seen[:, 0, 0].tolist() == [[True] * 6, [True, True, False, True, True, True]]
+    dense = PaddingRule(real, cached_length=2).compile(2, 4).dense
+    assert torch.equal(dense[:, 0, 0], real)
+    dense = PaddingRule(real, cached_length=2).compile(2, 6).dense  # a memory before the cache, which has no padding
+    assert dense[:, 0, 0].tolist() == [[True] * 6, [True, True, False, True, True, True]]
 
 
 def test_rules_report_whether_they_are_causal():

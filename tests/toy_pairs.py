@@ -20,11 +20,11 @@ WORDS = ["ink", "lamp", "page", "leaf", "tree", "river", "noon", "clerk", "text"
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
          "network.attention.dropout=0.0", "network.inner_dropout=0.0", "network.output_dropout=0.0",
          "corpus.sequence_length=32"]
-LOUD = ["network.initialization.spread=0.15"]  # a larger initialization, because the network is narrow
-# a smaller one for these, which would memorize the pairs (dev loss of three seeds: 0.4 to 0.7 with a plain normal, 0.16
-# to 0.21 with this)
-QUIET = ["network.initialization.embedding=0.3", "network.initialization.distribution=truncated_normal"]
-BY_INPUT = ("t5", "prefix-lm")  # initialized by fan-in, and trained with relative step sizes
+WIDE_INIT = ["network.initialization.spread=0.15"]  # a larger standard deviation, because the network is narrow
+# smaller for recipes with fan-in initialization, which would memorize the pairs (dev loss of three seeds: 0.4 to 0.7
+# with a normal distribution, 0.16 to 0.21 with this)
+NARROW_INIT = ["network.initialization.embedding=0.3", "network.initialization.distribution=truncated_normal"]
+FAN_IN_INIT = ("t5", "prefix-lm")  # initialized by fan-in, and trained with relative step sizes
 ONE_STACK = ("unilm", "prefix-lm", "gpt2")  # these need two layers to find the next word
 
 
@@ -38,28 +38,28 @@ def pairs(count: int, seed: int = 0, longest: int = 2, shift: int = 3) -> list[t
     return [(" ".join(words), " ".join(translated(words, shift))) for words in sources]
 
 
-def write_pairs(file: Path, made: Sequence[tuple[str, str]]) -> Path:
-    file.write_text("".join(f"{source}\t{target}\n" for source, target in [("source", "target"), *made]))
+def write_pairs(file: Path, rows: Sequence[tuple[str, str]]) -> Path:
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in [("source", "target"), *rows]))
     return file
 
 
-def save_model(folder: Path, name: str, *changes: str, more_places: int = 0) -> Path:
+def save_model(folder: Path, name: str, *changes: str, extra_embeddings: int = 0) -> Path:
     """Save a randomly initialized model of a family with a vocabulary of these words."""
-    chosen = recipe(f"{name}@tiny")
-    small = [*SMALL, *(QUIET if name in BY_INPUT else LOUD)]
-    small += ["network.decoder.layers=1"] if chosen.settings.network.decoder else []
+    model_recipe = recipe(f"{name}@tiny")
+    small = [*SMALL, *(NARROW_INIT if name in FAN_IN_INIT else WIDE_INIT)]
+    small += ["network.decoder.layers=1"] if model_recipe.settings.network.decoder else []
     small += ["network.layers=2"] if name in ONE_STACK else []
-    chosen = recipe(f"{name}@tiny", [*small, *changes])
+    model_recipe = recipe(f"{name}@tiny", [*small, *changes])
     tokenizer = train_tokenizer(iter([" ".join(WORDS) + " first second :"] * 4), "word", 140, lowercase=True,
-                                roles=required_special_tokens(chosen) | {"padding", "unknown", "end"})
-    size = tokenizer.vocab_size + more_places
-    chosen = chosen.with_changes({"tokenizer.kind": "word", "tokenizer.vocab_size": size}, "test")
+                                roles=required_special_tokens(model_recipe) | {"padding", "unknown", "end"})
+    size = tokenizer.vocab_size + extra_embeddings
+    model_recipe = model_recipe.with_changes({"tokenizer.kind": "word", "tokenizer.vocab_size": size}, "test")
     torch.manual_seed(SEED)
-    network = Network(chosen.settings.network, size, head_specs(build_objectives(chosen)))
-    save(Model(chosen, tokenizer, network.eval()), folder)
+    network = Network(model_recipe.settings.network, size, head_specs(build_objectives(model_recipe)))
+    save(Model(model_recipe, tokenizer, network.eval()), folder)
     return folder
 
 
 def rate(name: str) -> str:
     """The learning rate override of a family."""
-    return f"training.learning_rate={2e-2 if name in BY_INPUT else 5e-3}"
+    return f"training.learning_rate={2e-2 if name in FAN_IN_INIT else 5e-3}"

@@ -25,16 +25,17 @@ FAST = ["training.learning_rate=3e-3", "training.batch_size=16"]
 
 def save_model(folder: Path, name: str = "bert@tiny", *changes: str, length: int = 48, vocabulary: int = 120) -> Path:
     """Save a randomly initialized model of a family; with this vocabulary, words often have several subtokens."""
-    chosen = recipe(name, [*SMALL, f"corpus.sequence_length={length}", *changes])
-    if hasattr(chosen.settings.network.position, "maximum"):
-        chosen = chosen.with_changes({"network.position.maximum": length}, "test")
-    kind = chosen.settings.tokenizer.kind
+    model_recipe = recipe(name, [*SMALL, f"corpus.sequence_length={length}", *changes])
+    if hasattr(model_recipe.settings.network.position, "maximum"):
+        model_recipe = model_recipe.with_changes({"network.position.maximum": length}, "test")
+    kind = model_recipe.settings.tokenizer.kind
     tokenizer = train_tokenizer(iter([small_text()]), kind, vocabulary if kind == "wordpiece" else 400, lowercase=True,
-                                roles=required_special_tokens(chosen) | {"padding", "unknown", "start", "separator"})
-    chosen = chosen.with_changes({"tokenizer.vocab_size": tokenizer.vocab_size}, "test")
+                                roles={*required_special_tokens(model_recipe), "padding", "unknown", "start",
+                                       "separator"})
+    model_recipe = model_recipe.with_changes({"tokenizer.vocab_size": tokenizer.vocab_size}, "test")
     torch.manual_seed(SEED)
-    network = Network(chosen.settings.network, tokenizer.vocab_size, head_specs(build_objectives(chosen)))
-    save(Model(chosen, tokenizer, network.eval()), folder)
+    network = Network(model_recipe.settings.network, tokenizer.vocab_size, head_specs(build_objectives(model_recipe)))
+    save(Model(model_recipe, tokenizer, network.eval()), folder)
     return folder
 
 
@@ -44,8 +45,8 @@ def rows(kind: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     return [MAKERS[kind](rng) for _ in range(count)]
 
 
-def write_rows(file: Path, made: list[dict[str, Any]]) -> Path:
-    file.write_text("".join(json.dumps(row) + "\n" for row in made))
+def write_rows(file: Path, examples: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in examples))
     return file
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from commands import stemma
 from conftest import small_text
-from talking import dialogues, judged
+from mixed_corpora import dialogues, judged
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from commands import stemma
-from making import pieced_corpus
+from small_corpora import pieced_corpus
 
 from stemma.cli import main
 from stemma.corpus.corpus import Corpus

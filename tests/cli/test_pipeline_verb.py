@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from commands import stemma
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 
 
 @pytest.fixture

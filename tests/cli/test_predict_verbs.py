@@ -10,7 +10,7 @@ import toy_tasks
 from closeness import assert_close
 from commands import stemma
 from conftest import SEED
-from watching import noted
+from progress_recorder import recorded_stages
 
 from stemma.cli import main
 from stemma.tasks.runs.finetune import TaskArguments, finetune
@@ -186,7 +186,7 @@ def test_predict_and_evaluate_report_progress(tmp_path, tuned, capsys):
     for verb, options, stage in (("predict", [data, "--out", out], "answering"),
                                  ("predict", [data, "--json"], "answering"),
                                  ("evaluate", ["--data", data], "predicting")):
-        with noted() as stages:
+        with recorded_stages() as stages:
             assert main([verb, str(tuned("classify")), *options]) == 0
         assert stages[stage][0] == 32 and stages["predicting"] == (32, 32)
     assert capsys.readouterr().err == ""

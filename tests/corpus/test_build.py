@@ -1,4 +1,4 @@
-"""The builder: boundaries against plain definitions, the same bytes for any number of workers, loud failures."""
+"""Building a corpus: tokens and boundaries, the same bytes for any number of workers, and errors."""
 
 from __future__ import annotations
 
@@ -90,29 +90,29 @@ def random_text(rng: random.Random, documents: int) -> str:
 
 
 @pytest.mark.parametrize("make", [wordpiece, byte_level, lambda: byte_level(True), unigram])
-def test_cached_chunks_give_the_tokens_of_the_whole_text(make):
+def test_the_cached_encoder_gives_the_tokens_of_the_whole_text(make):
     backend = make()
-    encoder = CachedEncoder(backend, max_cached_characters=500)  # small, so that it also forgets
+    encoder = CachedEncoder(backend, max_cached_characters=500)  # small, so that the cache is also emptied
     reference = encoder.backend
     alphabet = [*" \n\t\r\x0b\x0c\x1c\x85\xa0\u2000\u2028\u3000\u200b\u0301é中国。😀'!0", "foo", "The", "it's",
                 "  ", "\n\n", "<mask>", "[MASK]", "<s>", "e\u0301", "\ufffd", "¨", " fox"]
     rng = random.Random(1)
     for _ in range(400):
         texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 25))) for _ in range(3)]
-        got, before = encoder.encode(texts), 0
-        for number, text in enumerate(texts):
-            want = reference.encode(text, add_special_tokens=False)
-            here = slice(got.bounds[number], got.bounds[number + 1])
-            assert got.ids[here].tolist() == want.ids, repr(text)
-            highest = np.maximum.accumulate(np.array(want.offsets, np.int64).reshape(-1, 2))
-            assert (got.starts[here] - before).tolist() == highest[:, 0].tolist(), repr(text)
-            assert (got.ends[here] - before).tolist() == highest[:, 1].tolist(), repr(text)
-            words = [None, *want.word_ids]
-            assert got.word_starts[here].tolist() == [a != b for a, b in zip(words[1:], words, strict=False)]
-            before += len(text)
+        result, offset = encoder.encode(texts), 0
+        for index, text in enumerate(texts):
+            expected = reference.encode(text, add_special_tokens=False)
+            span = slice(result.bounds[index], result.bounds[index + 1])
+            assert result.ids[span].tolist() == expected.ids, repr(text)
+            highest = np.maximum.accumulate(np.array(expected.offsets, np.int64).reshape(-1, 2))
+            assert (result.starts[span] - offset).tolist() == highest[:, 0].tolist(), repr(text)
+            assert (result.ends[span] - offset).tolist() == highest[:, 1].tolist(), repr(text)
+            words = [None, *expected.word_ids]
+            assert result.word_starts[span].tolist() == [a != b for a, b in zip(words[1:], words, strict=False)]
+            offset += len(text)
 
 
-def test_only_tokenizers_without_context_are_cut():
+def test_only_context_free_tokenizers_are_chunked():
     assert chunk_pattern(wordpiece()) and chunk_pattern(byte_level())
     assert chunk_pattern(byte_level(add_prefix_space=True)) is None
     assert chunk_pattern(unigram()) is None
@@ -121,13 +121,13 @@ def test_only_tokenizers_without_context_are_cut():
     assert chunk_pattern(greedy) is None
 
 
-def test_tokens_point_into_their_documents(tmp_path, tokenizer):
+def test_token_offsets_match_the_text_of_their_document(tmp_path, tokenizer):
     source = write(tmp_path / "text.txt", random_text(random.Random(2), 30))
     build_corpus([source], tokenizer, tmp_path / "corpus", workers=1)
     corpus = Corpus.open(tmp_path / "corpus")
     backend = CachedEncoder(corpus.tokenizer.backend).backend
     documents = [part for part in source.read_text(encoding="utf-8").split("\n\n") if part.strip()]
-    texts = [corpus.document_text(number) for number in range(len(corpus.document_starts) - 1)]
+    texts = [corpus.document_text(index) for index in range(len(corpus.document_starts) - 1)]
     assert [text.split() for text in texts] == [text.split() for document in documents
                                                 for text in document.split("\n \n") if text.strip()]
     for text, start, stop in zip(texts, corpus.document_starts, corpus.document_starts[1:], strict=False):
@@ -141,7 +141,7 @@ def test_tokens_point_into_their_documents(tmp_path, tokenizer):
                                                  minlength=corpus.tokenizer.vocab_size).tolist()
 
 
-def test_sentences_start_where_the_text_does(tmp_path, tokenizer):
+def test_sentence_starts_are_the_starts_of_sentences(tmp_path, tokenizer):
     build_corpus([write(tmp_path / "a.txt", ENGLISH)], tokenizer, tmp_path / "corpus", sentences="auto")
     corpus = Corpus.open(tmp_path / "corpus")
     starts = corpus.values_at("starts", corpus.sentence_starts[:-1])
@@ -150,8 +150,8 @@ def test_sentences_start_where_the_text_does(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_chinese_words_are_the_segmenters(tmp_path, make, monkeypatch):
-    text = "Ab北京大学x很好 fox"  # the fake segmenter takes pairs
+def test_chinese_word_starts_are_those_of_the_segmenter(tmp_path, make, monkeypatch):
+    text = "Ab北京大学x很好 fox"  # the fake segmenter below makes words of two characters
 
     def pairs(text: str) -> np.ndarray:
         starts = np.zeros(len(text), bool)
@@ -165,12 +165,12 @@ def test_chinese_words_are_the_segmenters(tmp_path, make, monkeypatch):
     corpus = Corpus.open(tmp_path / "corpus")
     words = corpus.values_between("word_starts", 0, corpus.num_tokens)
     starts = corpus.values_between("starts", 0, corpus.num_tokens)
-    chosen = [text[start:].strip()[0] for start in starts[words]]
-    assert sorted(chosen) == sorted("A北大x很f")
-    assert len(set(starts[words].tolist())) == len(chosen)  # once per character, however many tokens it has
+    first_characters = [text[start:].strip()[0] for start in starts[words]]
+    assert sorted(first_characters) == sorted("A北大x很f")
+    assert len(set(starts[words].tolist())) == len(first_characters)  # once per character, even with several tokens
 
 
-def test_the_bytes_do_not_depend_on_the_workers(tmp_path, bert, monkeypatch):
+def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bert, monkeypatch):
     source = write(tmp_path / "text.txt", random_text(random.Random(3), 200))
     monkeypatch.setattr(text_batches, "BATCH_CHARACTERS", 1000)
     listings = []
@@ -184,8 +184,8 @@ def test_the_bytes_do_not_depend_on_the_workers(tmp_path, bert, monkeypatch):
     assert len(list((tmp_path / "corpus-1").glob("shard-*"))) > 5
 
 
-def test_documents_longer_than_a_passage(tmp_path, bert):
-    text = " ".join(f"word{number}" for number in range(60_000))  # one line, more than one passage
+def test_a_document_longer_than_a_passage_stays_one_document(tmp_path, bert):
+    text = " ".join(f"word{index}" for index in range(60_000))  # one line, more than one passage
     assert len(text) > 400_000
     build_corpus([write(tmp_path / "long.txt", text)], bert, tmp_path / "corpus", workers=1)
     corpus = Corpus.open(tmp_path / "corpus")
@@ -201,8 +201,8 @@ def test_documents_without_tokens_are_dropped(tmp_path, bert):
     build_corpus([write(tmp_path / "a.txt", "\n".join(lines))], bert, tmp_path / "corpus", documents="line",
                  shard_tokens=1)
     corpus = Corpus.open(tmp_path / "corpus")
-    assert [corpus.document_text(number) for number in range(len(corpus.document_starts) - 1)] == ["one fox",
-                                                                                                   "two dogs"]
+    assert [corpus.document_text(index) for index in range(len(corpus.document_starts) - 1)] == ["one fox",
+                                                                                                 "two dogs"]
     assert (np.diff(corpus.document_starts) > 0).all() and (np.diff(corpus.sentence_starts) > 0).all()
 
 
@@ -214,7 +214,7 @@ def test_unknown_tokens_are_counted(tmp_path, bert):
     assert summary["unknown_rate"] == 1 / corpus.num_tokens
 
 
-def test_bad_input_is_explained_and_leaves_nothing(tmp_path, bert):
+def test_invalid_input_is_refused_and_leaves_no_files(tmp_path, bert):
     text = write(tmp_path / "a.txt", ENGLISH)
     full = tmp_path / "full"
     full.mkdir()
@@ -236,7 +236,7 @@ def test_bad_input_is_explained_and_leaves_nothing(tmp_path, bert):
     assert (full / "mine.txt").read_text() == "keep me"
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, bert, monkeypatch):
+def test_a_full_disk_leaves_the_old_corpus(tmp_path, bert, monkeypatch):
     text = write(tmp_path / "a.txt", ENGLISH)
     build_corpus([text], bert, tmp_path / "corpus")
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -251,15 +251,15 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, bert, monkeypatch):
     assert Corpus.open(tmp_path / "corpus").document_text(0) == ENGLISH
 
 
-def test_overwrite_replaces(tmp_path, bert):
+def test_overwrite_replaces_the_corpus(tmp_path, bert):
     first, second = write(tmp_path / "a.txt", "fox"), write(tmp_path / "b.txt", "dogs")
     build_corpus([first], bert, tmp_path / "corpus")
     build_corpus([second], Tokenizer.load(bert), tmp_path / "corpus", overwrite=True)
     assert Corpus.open(tmp_path / "corpus").document_text(0) == "dogs"
 
 
-def test_a_dead_worker_is_an_error_at_once(tmp_path, bert, monkeypatch):
-    """A worker is killed for taking too much memory, say: no hang, no half corpus."""
+def test_a_killed_worker_raises_an_error_at_once(tmp_path, bert, monkeypatch):
+    """As when a worker is killed for its memory use: no hang, and no partial corpus."""
     source = write(tmp_path / "text.txt", random_text(random.Random(4), 200))
     monkeypatch.setattr(text_batches, "BATCH_CHARACTERS", 1000)
 
@@ -289,7 +289,7 @@ build.build_corpus([{str(source)!r}], {str(bert)!r}, {str(tmp_path / "corpus")!r
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with process(sys.executable, script, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
-        workers = [int(number) for number in parent.stdout.readline().split()]
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(workers) == 2
     assert not (tmp_path / "corpus").exists()
     deadline = time.monotonic() + 20
@@ -300,6 +300,6 @@ build.build_corpus([{str(source)!r}], {str(bert)!r}, {str(tmp_path / "corpus")!r
 
 def alive(process: int) -> bool:
     try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE  # dead, but nobody has asked for its end yet
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE  # a zombie has ended
     except psutil.NoSuchProcess:
         return False

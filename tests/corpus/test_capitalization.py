@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import corpus_of
+from small_corpora import corpus_of
 
 from stemma.corpus.capitalization import starts_with_capital
 from stemma.corpus.corpus import Corpus
@@ -12,7 +12,7 @@ LINES = ["The Clerk of Zürich reads, NATO waits.", "ÉCOLE and école, Ǆ and �
          "a  Bar\tBaz (Quux) \U0001d400"]
 
 
-def built(folder: Path, kind: str, **options) -> Corpus:
+def build(folder: Path, kind: str, **options) -> Corpus:
     options = {"lowercase": False, **options}
     size = 400 if kind == "byte_bpe" else 150
     train_tokenizer(iter(LINES * 9), kind, size, roles={"mask"}, **options).save(folder / "t")
@@ -22,28 +22,28 @@ def built(folder: Path, kind: str, **options) -> Corpus:
 @pytest.mark.parametrize(("kind", "options"), [
     ("wordpiece", {"lowercase": True}), ("wordpiece", {"lowercase": False}), ("byte_bpe", {}), ("bpe", {}),
     ("unigram", {}), ("word", {"lowercase": True}), ("character", {})])
-def test_every_tokenizer_notes_the_capitals_of_the_text(tmp_path, kind, options):
-    corpus = built(tmp_path, kind, **options)
+def test_capitals_are_annotated_with_every_tokenizer(tmp_path, kind, options):
+    corpus = build(tmp_path, kind, **options)
     assert "capitals" in corpus.annotations()
-    found = corpus.values_between("capitals", 0, corpus.num_tokens)
+    result = corpus.values_between("capitals", 0, corpus.num_tokens)
     starts, lengths = (corpus.values_between(name, 0, corpus.num_tokens) for name in ("starts", "lengths"))
     document = np.searchsorted(corpus.document_starts, np.arange(corpus.num_tokens), side="right") - 1
     for token in range(corpus.num_tokens):
         text = corpus.document_text(int(document[token]))[starts[token]:starts[token] + lengths[token]].lstrip()
         expected = bool(text) and (text[0].isupper() or text[0].istitle())
-        assert found[token] == expected, (token, text)
-    assert found.dtype == np.uint8 and 10 < found.sum() < corpus.num_tokens
+        assert result[token] == expected, (token, text)
+    assert result.dtype == np.uint8 and 10 < result.sum() < corpus.num_tokens
 
 
-def test_a_token_that_begins_with_its_space_is_judged_by_the_letter_after_it():
+def test_a_leading_space_of_a_token_is_ignored():
     starts, ends = np.array([0, 2, 6, 7]), np.array([2, 6, 7, 7])
     assert starts_with_capital("an Arm", starts, np.minimum(ends, 6)).tolist() == [0, 1, 0, 0]
 
 
-def test_the_fingerprint_does_not_hang_on_them(tmp_path):
-    corpus = built(tmp_path, "wordpiece", lowercase=True)
+def test_the_fingerprint_does_not_depend_on_capitals(tmp_path):
+    corpus = build(tmp_path, "wordpiece", lowercase=True)
     before = corpus.fingerprint
-    sums = {name: value for name, value in corpus._checksums.items() if "capitals" not in name}
-    assert len(sums) < len(corpus._checksums)
+    checksums = {name: value for name, value in corpus._checksums.items() if "capitals" not in name}
+    assert len(checksums) < len(corpus._checksums)
     assert Corpus(corpus.path, {**corpus.manifest, "arrays": {name: kind for name, kind in
-                  corpus.manifest["arrays"].items() if name != "capitals"}}, sums).fingerprint == before
+                  corpus.manifest["arrays"].items() if name != "capitals"}}, checksums).fingerprint == before

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from making import PACKINGS, PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
+from small_corpora import PACKINGS, PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
@@ -24,7 +24,7 @@ def lines(tmp_path_factory, tokenizer_folder) -> Corpus:
 
 
 def text_of(corpus: Corpus, start: int, length: int) -> str:
-    """The characters that a stretch of one document's tokens came from."""
+    """The text of a span of tokens of one document."""
     document = int(np.searchsorted(corpus.document_starts, start, side="right")) - 1
     starts = corpus.values_between("starts", start, start + length)
     lengths = corpus.values_between("lengths", start, start + length)
@@ -35,15 +35,15 @@ def text_of(corpus: Corpus, start: int, length: int) -> str:
     (SINGLE, PAIR), ("begin A end", "begin A end separator B:1 end:1"), ("A", "A separator B"),
     ("start:1 A:1", "separator A:1 mask:1 B")])
 @pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair", "doc_sentences"])
-def test_rows_are_laid_out_as_the_tokenizer_lays_out_their_text(lines, kind, single, pair):
+def test_rows_follow_the_template_as_the_tokenizer_does(lines, kind, single, pair):
     view = whole(lines)
     packing = packing_of(lines, kind, 60, single=single, pair=pair)
-    pieces, _ = RowSampler(view, packing, 0).next_rows(5)
-    draft = Draft(view, pieces, packing.template)
+    spans, _ = RowSampler(view, packing, 0).next_rows(5)
+    draft = Draft(view, spans, packing.template)
     tokenizer = lines.tokenizer.with_template(single, pair)
     for row in range(draft.rows):
-        mine = np.flatnonzero(pieces.row == row)
-        texts = [text_of(lines, int(pieces.start[at]), int(pieces.length[at])) for at in mine]
+        indices = np.flatnonzero(spans.row == row)
+        texts = [text_of(lines, int(spans.start[at]), int(spans.length[at])) for at in indices]
         expected = tokenizer.encode(*texts)
         length = int(draft.lengths[row])
         assert draft.input_ids[row, :length].tolist() == expected.ids
@@ -62,7 +62,7 @@ def test_every_text_position_has_its_corpus_offset(corpus, kind, length):
     assert (draft.lengths <= length).all()
     assert (draft.input_ids[draft.is_text] == tokens[draft.corpus_offsets[draft.is_text]]).all()
     assert draft.is_text.sum() == draft.spans.length.sum()
-    # the rest is special tokens up to the row's length, and padding behind it
+    # other positions are special tokens up to the row's length, and padding after it
     inside = np.arange(length) < draft.lengths[:, None]
     special = np.isin(draft.input_ids, corpus.tokenizer.special_ids)
     assert special[inside & ~draft.is_text].all()
@@ -71,13 +71,13 @@ def test_every_text_position_has_its_corpus_offset(corpus, kind, length):
 
 
 @pytest.mark.parametrize("kind", ["full_sentences", "stream"])
-def test_documents_in_one_row_are_parted_by_a_separator(corpus, kind):
+def test_documents_in_one_row_are_separated_by_a_separator(corpus, kind):
     draft = draft_of(whole(corpus), kind, 200, rows=3)
     begins = set(corpus.document_starts[:-1].tolist())
     separator, crossings = corpus.tokenizer.special_id("separator"), 0
     for row in range(draft.rows):
-        places = np.flatnonzero(draft.is_text[row])
-        for before, after in zip(places[:-1], places[1:], strict=True):
+        positions = np.flatnonzero(draft.is_text[row])
+        for before, after in zip(positions[:-1], positions[1:], strict=True):
             new_document = int(draft.corpus_offsets[row, after]) in begins
             assert after - before == 1 + new_document
             if new_document:
@@ -91,11 +91,11 @@ def test_a_tokenizer_without_a_separator_uses_its_end_token_or_no_separator(tmp_
         folder = tmp_path / (expected or "none")
         tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles=roles)
         tokenizer.save(folder / "tokenizer")
-        made = corpus_of(folder, [["the clerk"], ["a letter"]], folder / "tokenizer")
-        draft = draft_of(whole(made), "stream", 30, rows=1, single="start A")
-        written = draft.input_ids[0, :draft.lengths[0]][~draft.is_text[0, :draft.lengths[0]]].tolist()
-        assert written == [made.tokenizer.special_id("start"),
-                           *([made.tokenizer.special_id(expected)] if expected else [])]
+        corpus = corpus_of(folder, [["the clerk"], ["a letter"]], folder / "tokenizer")
+        draft = draft_of(whole(corpus), "stream", 30, rows=1, single="start A")
+        special_tokens = draft.input_ids[0, :draft.lengths[0]][~draft.is_text[0, :draft.lengths[0]]].tolist()
+        assert special_tokens == [corpus.tokenizer.special_id("start"),
+                                  *([corpus.tokenizer.special_id(expected)] if expected else [])]
         assert len(np.unique(draft.word_ids[0][draft.is_text[0]])) == 4  # "clerk" and "a" stay two words
 
 
@@ -118,26 +118,26 @@ def test_word_ids_follow_the_word_starts_of_the_corpus(corpus):
     seen: set[int] = set()
     for row in range(draft.rows):
         previous = None
-        for place in range(24):
-            unit = int(draft.word_ids[row, place])
+        for position in range(24):
+            unit = int(draft.word_ids[row, position])
             if unit < 0:
                 previous = None
                 continue
-            source = int(draft.corpus_offsets[row, place])
-            goes_on = previous is not None and source == previous[1] + 1 and not starts[source]
-            assert goes_on == (previous is not None and unit == previous[0])
-            if not goes_on:
-                assert unit not in seen  # numbers are unique over the batch
+            source = int(draft.corpus_offsets[row, position])
+            continues = previous is not None and source == previous[1] + 1 and not starts[source]
+            assert continues == (previous is not None and unit == previous[0])
+            if not continues:
+                assert unit not in seen  # word ids are unique in the batch
                 seen.add(unit)
             previous = (unit, source)
-    assert starts.mean() < 0.8  # there are words of several pieces
+    assert starts.mean() < 0.8  # there are words of several tokens
 
 
-def test_the_corpus_s_first_token_behind_a_special_token_begins_a_word(corpus):
+def test_the_first_token_of_the_corpus_starts_a_word_after_a_special_token(corpus):
     """Its offset is 0, which is one more than the -1 of a special token."""
     layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 12)
-    pieces = RowSpans.from_tuples(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)])
-    draft = Draft(whole(corpus), pieces, layout)
+    spans = RowSpans.from_tuples(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)])
+    draft = Draft(whole(corpus), spans, layout)
     units = draft.word_ids[0]
     assert units[5] not in (-1, units[3]) and len({*units[1:4]} & {*units[5:8]}) == 0
 
@@ -161,28 +161,28 @@ def test_token_targets_have_positions_and_labels(corpus):
 
 
 def test_separate_segments_have_their_own_rows(lines):
-    """Each by the template `single`, even where together they would not fit."""
+    """Each uses the template `single`, even if both would not fit one row."""
     view = whole(lines)
     bounds = view.sentence_bounds(0)
     layout = RowTemplate.from_tokenizer(lines.tokenizer, "A end", PAIR, 12, decoder_start="begin")
-    pieces = RowSpans.from_tuples(2, [(0, bounds[0], bounds[1] - bounds[0], 0, False),
+    spans = RowSpans.from_tuples(2, [(0, bounds[0], bounds[1] - bounds[0], 0, False),
                            (0, bounds[1], bounds[2] - bounds[1], 1, False),
                            (1, bounds[2], 2, 0, False), (1, bounds[0], 3, 1, False)])
-    draft = Draft(view, pieces, layout)
+    draft = Draft(view, spans, layout)
     end = lines.tokenizer.special_id("end")
     tokens = lines.values_between("tokens", 0, lines.num_tokens).tolist()
-    for made, spans in ((draft, [(bounds[0], bounds[1]), (bounds[2], bounds[2] + 2)]),
-                        (draft.segment_b_draft(), [(bounds[1], bounds[2]), (bounds[0], bounds[0] + 3)])):
-        for row, (start, stop) in enumerate(spans):
-            assert made.input_ids[row, :made.lengths[row]].tolist() == [*tokens[start:stop], end]
-    assert draft.spans is pieces and (pieces.part == [0, 1, 0, 1]).all()
+    for side, ranges in ((draft, [(bounds[0], bounds[1]), (bounds[2], bounds[2] + 2)]),
+                         (draft.segment_b_draft(), [(bounds[1], bounds[2]), (bounds[0], bounds[0] + 3)])):
+        for row, (start, stop) in enumerate(ranges):
+            assert side.input_ids[row, :side.lengths[row]].tolist() == [*tokens[start:stop], end]
+    assert draft.spans is spans and (spans.part == [0, 1, 0, 1]).all()
 
 
 def test_boundary_none_puts_no_token_between_documents(lines):
     for boundary, marks in (("separator", 2), ("none", 0)):
         layout = RowTemplate.from_tokenizer(lines.tokenizer, "A", PAIR, 60, boundary=boundary)
-        bounds = [whole(lines).sentence_bounds(number) for number in range(3)]
-        pieces = RowSpans.from_tuples(1, [(0, b[0], 4, 0, number > 0) for number, b in enumerate(bounds)])
-        draft = Draft(whole(lines), pieces, layout)
+        bounds = [whole(lines).sentence_bounds(index) for index in range(3)]
+        spans = RowSpans.from_tuples(1, [(0, b[0], 4, 0, index > 0) for index, b in enumerate(bounds)])
+        draft = Draft(whole(lines), spans, layout)
         assert (draft.input_ids[0, :draft.lengths[0]] == lines.tokenizer.special_id("separator")).sum() == marks
         assert draft.lengths[0] == 12 + marks

@@ -1,4 +1,4 @@
-"""A corpus of pairs: every document is a source and its target, and nothing comes between them."""
+"""A parallel corpus: every document is a source and its target, as two sentences."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from stemma.text.parallel import PairSource
 from stemma.text.train_tokenizer import train_tokenizer
 
 
-def made_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Sides of one or several sentences each, which a splitter would part."""
+def random_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Pairs whose sides have several sentences, which a sentence splitter would split."""
     rng = random.Random(seed)
     sentences = [line for line in small_text(20).split("\n") if line]
     return [(" ".join(rng.choices(sentences, k=rng.randint(1, 3))), " ".join(rng.choices(sentences, k=1)).upper())
             for _ in range(count)]
 
 
-def written(folder: Path, pairs: list[tuple[str, str]], **options) -> PairSource:
+def write_pairs(folder: Path, pairs: list[tuple[str, str]], **options) -> PairSource:
     folder.mkdir(exist_ok=True)
     for side, name in enumerate(("source", "target")):
         (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
@@ -39,29 +39,29 @@ def written(folder: Path, pairs: list[tuple[str, str]], **options) -> PairSource
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_every_document_is_two_sentences_with_the_tokens_of_each_side(tmp_path, kind):
     tokenizer = train_tokenizer(iter([small_text()]), kind, 500, lowercase=kind == "wordpiece")
-    pairs = [*made_pairs(200), ("旧书 有 页。", "Hello. World! It is 3 p.m. now.")]
-    result = build_corpus([], tokenizer, tmp_path / "corpus", pairs=[written(tmp_path / "text", pairs)])
+    pairs = [*random_pairs(200), ("旧书 有 页。", "Hello. World! It is 3 p.m. now.")]
+    result = build_corpus([], tokenizer, tmp_path / "corpus", pairs=[write_pairs(tmp_path / "text", pairs)])
     assert result["pairs"] and result["documents"] == 201 and result["sentences"] == 402
     corpus = Corpus.open(tmp_path / "corpus")
     assert corpus.manifest["pairs"] is True
     np.testing.assert_array_equal(corpus.document_starts, corpus.sentence_starts[::2])
-    for number, sides in enumerate(pairs):
+    for index, sides in enumerate(pairs):
         for side, text in enumerate(sides):
-            start, stop = corpus.sentence_starts[2 * number + side:][:2]
+            start, stop = corpus.sentence_starts[2 * index + side:][:2]
             expected = tokenizer.backend.encode(text, add_special_tokens=False).ids
             assert corpus.values_between("tokens", start, stop).tolist() == expected
-    # Characters are counted through the document, whose text is the two sides on a line each.
+    # character offsets count through the document, whose text has one line per side
     assert corpus.document_text(200) == "\n".join(pairs[200])
     start, stop = corpus.sentence_starts[401:403]
     first, length = corpus.values_between("starts", start, stop), corpus.values_between("lengths", start, stop)
-    spelt = [corpus.document_text(200)[a:a + n] for a, n in zip(first, length, strict=True)]
-    assert "".join(spelt).replace(" ", "") == pairs[200][1].replace(" ", "")
+    token_texts = [corpus.document_text(200)[a:a + n] for a, n in zip(first, length, strict=True)]
+    assert "".join(token_texts).replace(" ", "") == pairs[200][1].replace(" ", "")
 
 
 def test_the_bytes_are_the_same_for_any_number_of_workers(tmp_path, tokenizer_folder, monkeypatch):
     monkeypatch.setattr(text_batches, "BATCH_CHARACTERS", 3000)
-    sources = [written(tmp_path / "a", [*made_pairs(150), ("nothing at all", "\u200d")], name="a", prefix="one: "),
-               written(tmp_path / "b", made_pairs(60, seed=1), name="b")]
+    sources = [write_pairs(tmp_path / "a", [*random_pairs(150), ("no target", "\u200d")], name="a", prefix="one: "),
+               write_pairs(tmp_path / "b", random_pairs(60, seed=1), name="b")]
     contents = []
     for workers in (1, 3):
         out = tmp_path / f"by-{workers}"
@@ -76,25 +76,25 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(tmp_path, tokenizer_fo
     assert corpus.document_text(149).startswith("one: ") and not corpus.document_text(150).startswith("one: ")
 
 
-def test_a_pair_with_a_side_that_makes_no_token_is_left_out_whole(tmp_path, tokenizer_folder, caplog):
+def test_a_pair_with_an_empty_side_is_dropped(tmp_path, tokenizer_folder, caplog):
     pairs = [("a letter", "the printer"), ("a letter", "\u200d\u200d"), ("\u200d", "a letter"), ("a page", "one leaf")]
-    build_corpus([], tokenizer_folder, tmp_path / "corpus", pairs=[written(tmp_path / "text", pairs)])
+    build_corpus([], tokenizer_folder, tmp_path / "corpus", pairs=[write_pairs(tmp_path / "text", pairs)])
     corpus = Corpus.open(tmp_path / "corpus")
-    assert [corpus.document_text(number) for number in range(2)] == ["a letter\nthe printer", "a page\none leaf"]
+    assert [corpus.document_text(index) for index in range(2)] == ["a letter\nthe printer", "a page\none leaf"]
     assert corpus.manifest["documents"] == 2 and corpus.manifest["groups"][0]["documents"] == 2
     assert caplog.messages == ["2 pairs are left out: one of their sides has no token that this tokenizer can make."]
 
 
-def test_nothing_is_left_behind_where_lines_do_not_match(tmp_path, tokenizer_folder):
-    source = written(tmp_path / "text", made_pairs(5))
+def test_unequal_numbers_of_lines_are_refused_and_leave_no_corpus(tmp_path, tokenizer_folder):
+    source = write_pairs(tmp_path / "text", random_pairs(5))
     Path(source.target).write_text("only\none\n")
     with pytest.raises(UserError, match="has 5 lines and .* 2;"):
         build_corpus([], tokenizer_folder, tmp_path / "corpus", pairs=[source])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
 
 
-def test_info_says_that_it_holds_pairs(tmp_path, tokenizer_folder, corpus_folder):
-    sources = [written(tmp_path / name, made_pairs(7), name=name) for name in ("ab", "cd")]
+def test_info_describes_the_pairs(tmp_path, tokenizer_folder, corpus_folder):
+    sources = [write_pairs(tmp_path / name, random_pairs(7), name=name) for name in ("ab", "cd")]
     build_corpus([], tokenizer_folder, tmp_path / "corpus", pairs=sources)
     info = corpus_info(tmp_path / "corpus")
     assert info["pairs"] is True and [group["name"] for group in info["groups"]] == ["ab", "cd"]
@@ -103,7 +103,7 @@ def test_info_says_that_it_holds_pairs(tmp_path, tokenizer_folder, corpus_folder
     assert plain["pairs"] is False and "target" not in describe_corpus(plain)
 
 
-def test_a_corpus_from_before_there_were_pairs_is_read_as_it_was(tmp_path, corpus_folder):
+def test_a_corpus_from_before_pairs_existed_is_read_as_plain_text(tmp_path, corpus_folder):
     shutil.copytree(corpus_folder, tmp_path / "old")
     manifest = json.loads((tmp_path / "old" / "manifest.json").read_text())
     del manifest["pairs"], manifest["groups"]

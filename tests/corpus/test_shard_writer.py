@@ -1,4 +1,4 @@
-"""Reading: gathers across shards agree with plain indexing, and no altered byte goes unnoticed."""
+"""Reading shards: gathers across shards agree with plain indexing, and every changed byte is detected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = [f"w{number}" for number in range(50)]
 def built(tmp_path_factory) -> Path:
     """Sixty documents of three sentences each, in shards of about 100 tokens."""
     folder = tmp_path_factory.mktemp("corpus")
-    vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", ".", *WORDS])}
+    vocabulary = {token: index for index, token in enumerate(["[PAD]", "[UNK]", ".", *WORDS])}
     backend = Backend(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -43,7 +43,7 @@ def copy(built, tmp_path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "corpus"))
 
 
-def test_counts_and_boundaries(built):
+def test_boundaries_are_consistent_and_documents_stay_in_one_shard(built):
     corpus = Corpus.open(built)
     assert len(corpus.manifest["shards"]) > 5
     assert len(corpus.document_starts) == 61 and len(corpus.sentence_starts) == 181
@@ -56,7 +56,7 @@ def test_counts_and_boundaries(built):
     assert (np.diff(bounds)[:-1] >= 100).all()
 
 
-def test_take_and_slice_agree_with_the_text(built):
+def test_values_at_and_between_agree_with_the_text(built):
     corpus = Corpus.open(built)
     text = (built.parent / "text.txt").read_text()
     words = text.replace(".", " .").split()
@@ -64,25 +64,25 @@ def test_take_and_slice_agree_with_the_text(built):
     expected = np.array([vocabulary[word] for word in words])
     assert corpus.values_between("tokens", 0, corpus.num_tokens).tolist() == expected.tolist()
     index = np.random.default_rng(1).integers(0, corpus.num_tokens, (7, 3, 40))
-    taken = corpus.values_at("tokens", index)
-    assert taken.dtype == np.int32 and (taken == expected[index]).all()
+    values = corpus.values_at("tokens", index)
+    assert values.dtype == np.int32 and (values == expected[index]).all()
     for start, stop in np.sort(np.random.default_rng(2).integers(0, corpus.num_tokens + 1, (200, 2))):
         assert corpus.values_between("tokens", start, stop).tolist() == expected[start:stop].tolist()
-    for number in range(60):
-        document = corpus.document_text(number)
-        assert document == text.split("\n\n")[number]
-        start, stop = corpus.document_starts[number : number + 2]
-        places = zip(corpus.values_between("starts", start, stop), corpus.values_between("lengths", start, stop),
-                     strict=True)
-        assert [document[at : at + length] for at, length in places] == document.replace(".", " .").split()
+    for document_index in range(60):
+        document = corpus.document_text(document_index)
+        assert document == text.split("\n\n")[document_index]
+        start, stop = corpus.document_starts[document_index : document_index + 2]
+        spans = zip(corpus.values_between("starts", start, stop), corpus.values_between("lengths", start, stop),
+                    strict=True)
+        assert [document[at : at + length] for at, length in spans] == document.replace(".", " .").split()
 
 
-def test_types_and_edges(built):
+def test_dtypes_empty_ranges_and_out_of_range_indices(built):
     corpus = Corpus.open(built)
-    everywhere = np.arange(corpus.num_tokens)
+    all_indices = np.arange(corpus.num_tokens)
     for name, kind in {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}.items():
-        assert corpus.values_at(name, everywhere).dtype == corpus.values_between(name, 3, 3).dtype == kind
-        assert (corpus.values_at(name, everywhere) == corpus.values_between(name, 0, corpus.num_tokens)).all()
+        assert corpus.values_at(name, all_indices).dtype == corpus.values_between(name, 3, 3).dtype == kind
+        assert (corpus.values_at(name, all_indices) == corpus.values_between(name, 0, corpus.num_tokens)).all()
         assert corpus.values_between(name, corpus.num_tokens, corpus.num_tokens).shape == (0,)
         assert corpus.values_at(name, np.zeros((0, 4), np.int64)).shape == (0, 4)
     for outside in (-1, corpus.num_tokens):
@@ -91,12 +91,12 @@ def test_types_and_edges(built):
     with pytest.raises(IndexError):
         corpus.values_between("tokens", 0, corpus.num_tokens + 1)
     with pytest.raises(KeyError, match="phrases"):
-        corpus.values_at("phrases", everywhere)
+        corpus.values_at("phrases", all_indices)
     corpus.values_between("tokens", 0, 5)[:] = 0  # a copy: the files stay as they are
     assert Corpus.open(built).fingerprint == corpus.fingerprint
 
 
-def test_side_arrays(copy):
+def test_a_side_array_in_the_manifest_is_read(copy):
     plain = Corpus.open(copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["arrays"]["phrases"] = "<i4"
@@ -113,14 +113,14 @@ def test_side_arrays(copy):
     assert corpus.fingerprint == plain.fingerprint
 
 
-def test_fingerprint_names_the_content(built, copy, tmp_path):
+def test_the_fingerprint_depends_on_the_content_only(built, copy, tmp_path):
     assert Corpus.open(copy).fingerprint == Corpus.open(built).fingerprint
     (tmp_path / "other.txt").write_text("w1 w2.")
     build_corpus([tmp_path / "other.txt"], built.parent / "tokenizer", tmp_path / "other")
     assert Corpus.open(tmp_path / "other").fingerprint != Corpus.open(built).fingerprint
 
 
-def test_another_process_maps_the_same_files(built):
+def test_a_pickled_corpus_maps_the_same_files(built):
     corpus = Corpus.open(built)
     data = pickle.dumps(corpus)
     assert len(data) < 1000
@@ -128,7 +128,7 @@ def test_another_process_maps_the_same_files(built):
                                                                                                   250).tolist()
 
 
-def test_every_file_is_guarded(copy):
+def test_damage_to_any_file_is_refused(copy):
     files = sorted(file for file in copy.rglob("*") if file.is_file())
     names = {file.relative_to(copy).as_posix() for file in files}
     assert {"manifest.json", "counts.bin", "tokenizer/tokenizer.json", "shard-00001/text.bin"} <= names
@@ -141,7 +141,7 @@ def test_every_file_is_guarded(copy):
             with pytest.raises(CorruptFileError, match="corpus build"):
                 Corpus.open(copy)
         file.write_bytes(content)
-    assert Corpus.open(copy).num_tokens  # whole again
+    assert Corpus.open(copy).num_tokens  # the files are intact again
 
 
 def test_sizes_are_checked_even_without_checksums(copy):
@@ -151,7 +151,7 @@ def test_sizes_are_checked_even_without_checksums(copy):
         Corpus.open(copy, verify=False)
 
 
-def test_what_is_no_corpus_is_named(built, tmp_path):
+def test_a_path_that_is_not_a_corpus_is_refused(built, tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text("")

@@ -1,4 +1,4 @@
-"""Two tables of frequencies tell the two sides of parallel text apart, and only where they are apart."""
+"""Swapped translation directions are detected by token frequencies, if the languages of both sides differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def corpus_of(folder, pairs) -> Corpus:
 
 
 def other_language(line: str) -> str:
-    """Every word but the names of places in another spelling."""
+    """The line with every word changed, except three that both languages share."""
     return " ".join(word if word in ("cellar", "window", "river") else word[::-1] + "en"
                     for word in line.lower().rstrip(".").split()) + " ."
 
@@ -38,42 +38,42 @@ def lines() -> list[str]:
     return [line for line in small_text(documents=60).split("\n") if line]
 
 
-def test_frequencies_are_those_of_each_side(tmp_path, lines):
+def test_token_frequencies_are_counted_per_side(tmp_path, lines):
     corpus = corpus_of(tmp_path / "made", [("a a b", "c"), ("a", "b c c")])
-    found = fit_directions(corpus)
-    tokens = [corpus.tokenizer.id_to_token(number) for number in found.token_ids]
-    assert sorted(tokens) == ["a", "b", "c"] and found.token_ids.tolist() == sorted(found.token_ids.tolist())
-    source, target = (dict(zip(tokens, np.exp(side), strict=True)) for side in (found.source_log_frequency,
-                                                                                found.target_log_frequency))
+    result = fit_directions(corpus)
+    tokens = [corpus.tokenizer.id_to_token(token_id) for token_id in result.token_ids]
+    assert sorted(tokens) == ["a", "b", "c"] and result.token_ids.tolist() == sorted(result.token_ids.tolist())
+    source, target = (dict(zip(tokens, np.exp(side), strict=True)) for side in (result.source_log_frequency,
+                                                                                result.target_log_frequency))
     assert source == pytest.approx({"a": 3.5 / 5.5, "b": 1.5 / 5.5, "c": 0.5 / 5.5})
     assert target == pytest.approx({"a": 0.5 / 5.5, "b": 1.5 / 5.5, "c": 3.5 / 5.5})
 
 
-def test_a_language_that_is_not_the_sources_is_found(tmp_path, lines):
+def test_lines_in_the_target_language_are_detected(tmp_path, lines):
     corpus = corpus_of(tmp_path / "made", [(line, other_language(line)) for line in lines[:300]])
     write_directions(corpus, tmp_path)
-    found = read_directions(tmp_path)
-    assert found.divergence > 1.5
-    source, target = ([one.ids for one in corpus.tokenizer.encode_batch(texts, special=False)]
+    result = read_directions(tmp_path)
+    assert result.divergence > 1.5
+    source, target = ([encoding.ids for encoding in corpus.tokenizer.encode_batch(texts, special=False)]
                       for texts in (lines[300:350], list(map(other_language, lines[300:350]))))
-    assert found.find_swapped(source) == [] and len(found.find_swapped(target)) > 40
-    assert found.find_swapped([*source, *target[:30]]) == []  # most lines are as they should be
-    assert found.log_odds([]) == 0.0 and found.find_swapped([[]]) == []
+    assert result.find_swapped(source) == [] and len(result.find_swapped(target)) > 40
+    assert result.find_swapped([*source, *target[:30]]) == []  # most lines are in the source language
+    assert result.log_odds([]) == 0.0 and result.find_swapped([[]]) == []
 
 
-def test_one_language_on_both_sides_says_nothing(tmp_path, lines):
+def test_nothing_is_detected_if_both_sides_have_the_same_language(tmp_path, lines):
     rng = random.Random(0)
     shorter = [(line, " ".join(word for word in line.split() if rng.random() < 0.5) or line) for line in lines[:300]]
     both = [(line, other_language(line))[::rng.choice((1, -1))] for line in lines[:300]]
     for name, pairs in (("summaries", shorter), ("both ways", both)):
         corpus = corpus_of(tmp_path / name, pairs)
-        found = fit_directions(corpus)
-        assert found.divergence < 0.5
-        rows = [one.ids for one in corpus.tokenizer.encode_batch([b for _, b in pairs], special=False)]
-        assert found.find_swapped(rows) == []
+        result = fit_directions(corpus)
+        assert result.divergence < 0.5
+        rows = [encoding.ids for encoding in corpus.tokenizer.encode_batch([b for _, b in pairs], special=False)]
+        assert result.find_swapped(rows) == []
 
 
-def test_only_pairs_have_directions(tmp_path, corpus_folder):
+def test_only_parallel_corpora_have_directions(tmp_path, corpus_folder):
     write_directions(Corpus.open(corpus_folder), tmp_path)
     assert not (tmp_path / FILE).exists() and read_directions(tmp_path) is None
     (tmp_path / FILE).write_text(json.dumps({"tokens": [1]}))

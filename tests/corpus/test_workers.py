@@ -1,4 +1,4 @@
-"""Helper processes; the functions they run must be importable, so they are Python's own or Stemma's."""
+"""`parallel_map` in worker processes. Its functions must be importable, so these are Python's own or stemma's."""
 
 import operator
 import os
@@ -13,69 +13,69 @@ from stemma.errors import UserError
 from stemma.text.tokenizer import Tokenizer
 
 
-def test_answers_come_back_in_order():
-    """operator.itemgetter("x") is a maker: it gives a function of one item."""
-    items = [{"x": number} for number in range(50)]
+def test_results_are_in_input_order():
+    """operator.itemgetter("x") builds the function that each worker applies to the items."""
+    items = [{"x": index} for index in range(50)]
     assert list(process_pool.parallel_map(operator.itemgetter, "x", items, 2)) == list(range(50))
 
 
-def test_items_are_asked_for_only_as_they_are_needed():
-    taken = []
+def test_items_are_read_lazily():
+    items_read = []
 
     def items():
-        for number in range(1000):
-            taken.append(number)
-            yield {"x": number}
+        for index in range(1000):
+            items_read.append(index)
+            yield {"x": index}
 
-    answers = process_pool.parallel_map(operator.itemgetter, "x", items(), 2)
-    assert next(answers) == 0
-    assert len(taken) <= 2 * 2 + 1
-    answers.close()
+    results = process_pool.parallel_map(operator.itemgetter, "x", items(), 2)
+    assert next(results) == 0
+    assert len(items_read) <= 2 * 2 + 1
+    results.close()
 
 
-def test_an_error_in_a_worker_is_raised_here_as_it_was():
+def test_an_error_in_a_worker_is_raised_in_the_caller():
     with pytest.raises(KeyError, match="x"):
         list(process_pool.parallel_map(operator.itemgetter, "x", [{"y": 1}], 1))
 
 
-def test_a_maker_that_fails_is_an_error_of_the_first_answer(tokenizer_folder):
+def test_a_worker_that_cannot_be_set_up_raises_its_error(tokenizer_folder):
     work = TokenizeOptions(Tokenizer.load(tokenizer_folder).backend.to_str(), "auto", "/no/such/word/list")
     with pytest.raises(UserError, match="word list"):
         list(process_pool.parallel_map(TokenizeWorker, work, [[("text", True, 0)]], 1))
 
 
 @pytest.mark.timeout(30)
-def test_a_worker_that_dies_is_noticed_at_once():
+def test_a_worker_that_exits_raises_an_error():
     with pytest.raises(process_pool.WorkerDiedError):
         list(process_pool.parallel_map(operator.methodcaller, "__call__", [_Exit()] * 3, 1))
 
 
 @pytest.mark.timeout(30)
-def test_closing_early_ends_the_processes(monkeypatch):
+def test_closing_the_results_early_stops_the_workers(monkeypatch):
     started = []
     start = process_pool._start
 
-    def remembered():
+    def recording_start():
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(process_pool, "_start", remembered)
-    answers = process_pool.parallel_map(operator.itemgetter, "x", ({"x": number} for number in range(10**6)), 2)
-    next(answers)
-    answers.close()
+    monkeypatch.setattr(process_pool, "_start", recording_start)
+    results = process_pool.parallel_map(operator.itemgetter, "x", ({"x": index} for index in range(10**6)), 2)
+    next(results)
+    results.close()
     assert started and all(process.poll() is not None for process in started)
 
 
 @pytest.mark.timeout(30)
-def test_a_killed_worker_is_noticed(monkeypatch):
+def test_a_killed_worker_raises_an_error(monkeypatch):
     started = []
     start = process_pool._start
 
-    def remembered():
+    def recording_start():
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(process_pool, "_start", remembered)
+    monkeypatch.setattr(process_pool, "_start", recording_start)
 
     def items():
         yield {"x": 0}

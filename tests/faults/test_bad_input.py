@@ -1,4 +1,4 @@
-"""Whatever is wrong with the input: a sentence that names the thing, the place and the way out; nothing is left."""
+"""Wrong input gives one error message that says what, where and what to do, and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def finished(tmp_path_factory, corpus_folder) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, text_file, tokenizer_folder, corpus_folder, finished) -> Path:
-    """A folder to work in, with sound input and some that is not; the cache is elsewhere."""
+def workspace(tmp_path, monkeypatch, text_file, tokenizer_folder, corpus_folder, finished) -> Path:
+    """The working directory, with valid and invalid input files; the cache is outside of it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEMMA_CACHE", str(tmp_path.with_name(tmp_path.name + "-cache")))
     shutil.copy(text_file, "good.txt")
@@ -52,32 +52,32 @@ def here(tmp_path, monkeypatch, text_file, tokenizer_folder, corpus_folder, fini
     return tmp_path
 
 
-def listing(folder: Path) -> dict[str, bytes | None]:
+def read_tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
             for path in sorted(folder.rglob("*"))}
 
 
-def refused(capsys, *words: object) -> str:
-    """The sentence; also that it is the user's fault, that JSON says the same, and that nothing was left behind."""
-    before = listing(Path())
+def refusal(capsys, *words: object) -> str:
+    """Run a command that must fail: exit code 2, the same error as JSON, and no file changed. Returns the error."""
+    before = read_tree(Path())
     arguments = [str(word) for word in words]
     capsys.readouterr()
     code = main(arguments)
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, ""), told.err
-    lines = [line for line in told.err.splitlines() if not line.startswith("note: ")]
-    assert lines[0].startswith("error: ") and len("".join(lines)) > 30, told.err
-    assert all(line.startswith("  ") for line in lines[1:]) and "Traceback" not in told.err
-    assert listing(Path()) == before
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (2, ""), captured.err
+    lines = [line for line in captured.err.splitlines() if not line.startswith("note: ")]
+    assert lines[0].startswith("error: ") and len("".join(lines)) > 30, captured.err
+    assert all(line.startswith("  ") for line in lines[1:]) and "Traceback" not in captured.err
+    assert read_tree(Path()) == before
     assert main([*arguments, "--json"]) == 2
     printed = capsys.readouterr().out
     assert printed.count("\n") == 1
     assert lines[0] == "error: " + json.loads(printed)["error"]
-    assert listing(Path()) == before
+    assert read_tree(Path()) == before
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize(("text", "said"), [
+@pytest.mark.parametrize(("text", "message"), [
     ("empty.txt", "empty.txt"), ("blank.txt", "blank.txt"), ("nothing", "nothing"), ("gone.txt", "gone.txt"),
     ("goood.txt", 'did you mean "good.txt"'), ("no*.text", "no file matches"),
     ("latin.txt", "latin.txt is not utf-8 at byte 6 (0xe7); try --encoding latin-1, or --errors replace."),
@@ -89,40 +89,40 @@ def refused(capsys, *words: object) -> str:
     ["corpus", "build", "--tokenizer", "tok", "--out", "run"], ["embed", "done", "--out", "run.npy"],
     ["inspect", "bert@tiny", "--corpus"],
 ], ids=["pretrain", "tokenizer", "corpus", "embed", "inspect"])
-def test_text_that_cannot_be_read(here, capsys, verb, text, said):
-    assert said in refused(capsys, *verb, text)
+def test_unreadable_text_is_refused(workspace, capsys, verb, text, message):
+    assert message in refusal(capsys, *verb, text)
 
 
 @pytest.mark.parametrize(("text", "options"), [
     ("latin.txt", ["--encoding", "latin-1"]), ("latin.txt", ["--errors", "replace"]),
     ("nul.txt", ["--errors", "replace"]),
 ])
-def test_the_advice_works(here, capsys, text, options):
+def test_the_suggested_option_makes_the_text_readable(workspace, capsys, text, options):
     assert main([*PRETRAIN, "corpus.validation=0.1", "--corpus", text, *options, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 2
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     (["--encoding", "utf-9"], 'no text encoding "utf-9". Did you mean "utf-8"?'),
     (["--errors", "replac"], '--errors is "replac"'), (["--documents", "lines"], '--documents is "lines"'),
 ])
-def test_how_to_read_must_be_known(here, capsys, options, said):
-    assert said in refused(capsys, *PRETRAIN, "--corpus", "good.txt", *options)
+def test_unknown_reading_options_are_refused(workspace, capsys, options, message):
+    assert message in refusal(capsys, *PRETRAIN, "--corpus", "good.txt", *options)
 
 
-def test_a_corpus_too_small_for_one_example(here, capsys):
+def test_a_corpus_too_small_for_one_row_is_refused(workspace, capsys):
     assert main(["corpus", "build", "word.txt", "--tokenizer", "tok", "--out", "small"]) == 0
-    said = refused(capsys, *PRETRAIN, "--corpus", "small", "corpus.sequence_length=3")
-    assert "corpus.sequence_length" in said
+    message = refusal(capsys, *PRETRAIN, "--corpus", "small", "corpus.sequence_length=3")
+    assert "corpus.sequence_length" in message
 
 
-def test_a_tokenizer_without_the_special_tokens(here, capsys):
-    """All that is missing at once."""
+def test_all_missing_special_tokens_of_a_tokenizer_are_named(workspace, capsys):
+
     train_tokenizer([Path("good.txt").read_text()], "word", 200, lowercase=True, roles=set()).save("plain")
     assert main(["corpus", "build", "good.txt", "--tokenizer", "plain", "--out", "bare"]) == 0
-    said = refused(capsys, *PRETRAIN, "--corpus", "bare")
-    assert "bare" in said and "--for bert" in said
-    assert all(f'"{role}"' in said for role in ("mask", "start", "separator")), said
+    message = refusal(capsys, *PRETRAIN, "--corpus", "bare")
+    assert "bare" in message and "--for bert" in message
+    assert all(f'"{role}"' in message for role in ("mask", "start", "separator")), message
 
 
 def other_corpus() -> None:
@@ -131,28 +131,28 @@ def other_corpus() -> None:
     assert main(["corpus", "build", "other.txt", "--tokenizer", "other-tok", "--out", "other"]) == 0
 
 
-def test_another_vocabulary_than_the_model_to_start_from(here, capsys):
+def test_a_corpus_with_another_vocabulary_than_the_initial_model_is_refused(workspace, capsys):
     other_corpus()
-    said = refused(capsys, *PRETRAIN, "--corpus", "other", "--from", "done")
-    assert "done" in said and "--tokenizer" in said
-    advised = said.split("`")[1].removeprefix("--tokenizer ")
+    message = refusal(capsys, *PRETRAIN, "--corpus", "other", "--from", "done")
+    assert "done" in message and "--tokenizer" in message
+    advised = message.split("`")[1].removeprefix("--tokenizer ")
     assert main(["corpus", "build", "other.txt", "--tokenizer", advised, "--out", "fitting"]) == 0
     assert main([*PRETRAIN, "--corpus", "fitting", "--from", "done"]) == 0
 
 
-def test_another_corpus_than_the_run_was_started_with(here, capsys):
+def test_resuming_with_another_corpus_is_refused(workspace, capsys):
     other_corpus()
     assert main([*PRETRAIN, "--corpus", "corpus"]) == 0
     for name in ("result.json", "model", "checkpoints"):
         path = Path("run", name)
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.move("corpus", "old")
-    assert "there is no corpus" in refused(capsys, "resume", "run")
+    assert "there is no corpus" in refusal(capsys, "resume", "run")
     shutil.copytree("other", "corpus")
-    assert "the corpus of run is not the one it was started with" in refused(capsys, "resume", "run")
+    assert "the corpus of run is not the one it was started with" in refusal(capsys, "resume", "run")
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["pretrain", "brt"], 'no recipe "brt". Did you mean "bert"?'),
     (["pretrain", "bert@tinny"], 'no size "tinny" of bert. Did you mean "tiny"?'),
     (["pretrain", "gone.toml"], "cannot read the recipe gone.toml"),
@@ -166,28 +166,28 @@ def test_another_corpus_than_the_run_was_started_with(here, capsys):
     (["pretrain", "transformer@tiny"], "holds plain text"),
     (["pretrain", "bert@tiny", "remove=objective.masked_lm", "remove=objective.next_sentence"], "no objective"),
 ])
-def test_a_recipe_that_cannot_be(here, capsys, words, said):
-    assert said in refused(capsys, *words, "--corpus", "corpus", "--out", "run", "--steps", "2")
+def test_an_invalid_recipe_is_refused(workspace, capsys, words, message):
+    assert message in refusal(capsys, *words, "--corpus", "corpus", "--out", "run", "--steps", "2")
 
 
-def test_all_problems_of_a_recipe_at_once(here, capsys):
-    said = refused(capsys, *PRETRAIN, "--corpus", "corpus", "network.hads=2", "training.learning_rate=-1",
-                   "objective.masked_lm.rate=yes")
-    assert said.startswith("error: 3 problems") and said.count("\n") == 3
+def test_all_problems_of_a_recipe_are_reported_at_once(workspace, capsys):
+    message = refusal(capsys, *PRETRAIN, "--corpus", "corpus", "network.hads=2", "training.learning_rate=-1",
+                              "objective.masked_lm.rate=yes")
+    assert message.startswith("error: 3 problems") and message.count("\n") == 3
 
 
-@pytest.mark.parametrize(("budget", "said"), [
+@pytest.mark.parametrize(("budget", "message"), [
     (["--steps", "0"], "--steps must be a number greater than 0, not 0"), (["--minutes", "-1"], "--minutes must be"),
     (["--tokens", "0"], "--tokens must be"), (["--minutes", "nan"], "--minutes must be"),
     (["--minutes", "inf"], "--minutes must be"), (["--steps", "2", "--tokens", "9"], "exclude each other"),
     (["--steps", "two"], "--steps"), (["--seed", "-1", "--steps", "1"], "--seed"),
     (["--seed", str(2**64), "--steps", "1"], "--seed"),
 ])
-def test_a_budget_that_is_none(here, capsys, budget, said):
-    assert said in refused(capsys, "pretrain", "bert@tiny", "--corpus", "corpus", "--out", "run", *budget)
+def test_an_invalid_budget_or_seed_is_refused(workspace, capsys, budget, message):
+    assert message in refusal(capsys, "pretrain", "bert@tiny", "--corpus", "corpus", "--out", "run", *budget)
 
 
-@pytest.mark.parametrize(("out", "said"), [
+@pytest.mark.parametrize(("out", "message"), [
     ("good.txt", "good.txt exists"), ("done", "done exists and is not empty; choose another --out or add --overwrite"),
     ("good.txt/run", "good.txt is a file"), ("good.txt/deep/run", "good.txt is a file"),
     ("/proc/run", "cannot make the folder /proc/run"), ("n" * 300, "name too long"),
@@ -197,42 +197,42 @@ def test_a_budget_that_is_none(here, capsys, budget, said):
     ["tokenizer", "train", "good.txt", "--kind", "word", "--vocab-size", "200"],
     ["corpus", "build", "good.txt", "--tokenizer", "tok"],
 ], ids=["pretrain", "tokenizer", "corpus"])
-def test_a_place_that_cannot_be_written(here, capsys, verb, out, said):
-    assert said in refused(capsys, *verb, "--out", out)
+def test_an_output_folder_that_cannot_be_written_is_refused(workspace, capsys, verb, out, message):
+    assert message in refusal(capsys, *verb, "--out", out)
 
 
-@pytest.mark.parametrize(("out", "said"), [
+@pytest.mark.parametrize(("out", "message"), [
     ("good.txt", "good.txt exists"), ("done", "done is a folder"), ("nothing", "nothing is a folder"),
     ("good.txt/vectors.npy", "good.txt is a file"), ("/proc/vectors.npy", "/proc/vectors.npy"),
 ])
-def test_a_file_that_cannot_be_written(here, capsys, out, said):
-    assert said in refused(capsys, "embed", "done", "good.txt", "--out", out)
+def test_an_output_file_that_cannot_be_written_is_refused(workspace, capsys, out, message):
+    assert message in refusal(capsys, "embed", "done", "good.txt", "--out", out)
 
 
-def test_a_failed_overwrite_of_a_misspelt_text_keeps_the_run(here, capsys):
-    said = refused(capsys, "pretrain", "bert@tiny", "--corpus", "gone.txt", "--out", "done", "--overwrite")
-    assert "gone.txt" in said
+def test_overwriting_with_a_missing_text_keeps_the_old_run(workspace, capsys):
+    message = refusal(capsys, "pretrain", "bert@tiny", "--corpus", "gone.txt", "--out", "done", "--overwrite")
+    assert "gone.txt" in message
 
 
 @pytest.mark.parametrize("name", ["shard-00000/tokens.bin", "shard-00000/word_starts.bin", "documents.bin",
                                   "manifest.json", "tokenizer/tokenizer.json", "checksums.json"])
 @pytest.mark.parametrize("how", ["altered", "truncated", "missing"])
-def test_a_damaged_corpus(here, capsys, name, how):
+def test_a_damaged_corpus_is_refused(workspace, capsys, name, how):
     damage(Path("corpus", name), how)
-    said = refused(capsys, *PRETRAIN, "--corpus", "corpus")
-    assert "stemma corpus build" in said
-    # what stands in an altered list of checksums decides what is blamed
-    assert Path(name).name in said or (name, how) == ("checksums.json", "altered")
+    message = refusal(capsys, *PRETRAIN, "--corpus", "corpus")
+    assert "stemma corpus build" in message
+    # a changed checksums.json may blame any file
+    assert Path(name).name in message or (name, how) == ("checksums.json", "altered")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "recipe.toml"])
 @pytest.mark.parametrize("how", ["altered", "truncated", "missing"])
-def test_a_damaged_model(here, capsys, name, how):
+def test_a_damaged_model_is_refused(workspace, capsys, name, how):
     damage(Path("done/model", name), how)
     for verb in (["fill", "done", "the [MASK]"], ["embed", "done", "good.txt", "--out", "v.npy"],
                  [*PRETRAIN, "--corpus", "corpus", "--from", "done"]):
-        said = refused(capsys, *verb)
-        assert name in said or (name == "config.json" and "`stemma resume" in said)
+        message = refusal(capsys, *verb)
+        assert name in message or (name == "config.json" and "`stemma resume" in message)
 
 
 def damage(file: Path, how: str) -> None:
@@ -246,97 +246,97 @@ def damage(file: Path, how: str) -> None:
         file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "message"), [
     (lambda: Path("done/model/config.json").write_text('{"model_type": "brt"}'), 'model_type "brt"'),
     (lambda: Path("done/model/config.json").write_text('{"model_type": '), "config.json"),
     (lambda: Path("done/model/model.safetensors").unlink(), "model.safetensors"),
     (lambda: shutil.rmtree("done/model"), "has no model yet"),
 ])
 @pytest.mark.parametrize("checksums", [True, False])
-def test_folders_that_are_no_models(here, capsys, change, said, checksums):
+def test_an_invalid_model_folder_is_refused(workspace, capsys, change, message, checksums):
     change()
     if not checksums:
         Path("done/model/checksums.json").unlink(missing_ok=True)
     for verb in (["fill", "done", "the [MASK]"], [*PRETRAIN, "--corpus", "corpus", "--from", "done"]):
-        found = refused(capsys, *verb)
-        assert said in found or (checksums and "config.json" in found)
+        error = refusal(capsys, *verb)
+        assert message in error or (checksums and "config.json" in error)
 
 
-@pytest.mark.parametrize(("where", "said"), [
+@pytest.mark.parametrize(("where", "message"), [
     ("nothing", "nothing is no model"), ("gone", "there is no model at"), ("corpus", "corpus is no model"),
     ("good.txt", "good.txt is no model"),
 ])
-def test_paths_without_a_model(here, capsys, where, said):
-    assert said in refused(capsys, "fill", where, "the [MASK]")
-    assert said in refused(capsys, *PRETRAIN, "--corpus", "corpus", "--from", where)
-    assert said in refused(capsys, *PRETRAIN, "--corpus", "good.txt", "--from", where)
+def test_a_path_without_a_model_is_refused(workspace, capsys, where, message):
+    assert message in refusal(capsys, "fill", where, "the [MASK]")
+    assert message in refusal(capsys, *PRETRAIN, "--corpus", "corpus", "--from", where)
+    assert message in refusal(capsys, *PRETRAIN, "--corpus", "good.txt", "--from", where)
 
 
-def test_asking_a_model_for_the_impossible(here, capsys):
-    assert "write [MASK]" in refused(capsys, "fill", "done", "no mask here")
-    assert "--top" in refused(capsys, "fill", "done", "a [MASK]", "--top", "0")
-    assert "tokens" in refused(capsys, "fill", "done", "[MASK] " + "word " * 3000)
-    assert "--pooling" in refused(capsys, "embed", "done", "good.txt", "--out", "v.npy", "--pooling", "max")
+def test_invalid_arguments_of_fill_and_embed_are_refused(workspace, capsys):
+    assert "write [MASK]" in refusal(capsys, "fill", "done", "no mask here")
+    assert "--top" in refusal(capsys, "fill", "done", "a [MASK]", "--top", "0")
+    assert "tokens" in refusal(capsys, "fill", "done", "[MASK] " + "word " * 3000)
+    assert "--pooling" in refusal(capsys, "embed", "done", "good.txt", "--out", "v.npy", "--pooling", "max")
 
 
-def test_fill_on_a_model_without_a_head(here, capsys):
+def test_fill_without_a_language_model_head_is_refused(workspace, capsys):
     import stemma
     from stemma.objectives import build_network
 
     model = stemma.load("done")
-    chosen = model.recipe.with_changes({"remove": ["objective.masked_lm"]}, "test")
-    model.network = build_network(chosen, model.network.vocab_size).eval()
+    resolved = model.recipe.with_changes({"remove": ["objective.masked_lm"]}, "test")
+    model.network = build_network(resolved, model.network.vocab_size).eval()
     stemma.save(model, "headless")
-    assert "no language-model head" in refused(capsys, "fill", "headless", "the [MASK]")
+    assert "no language-model head" in refusal(capsys, "fill", "headless", "the [MASK]")
 
 
-def test_resuming_what_is_no_run(here, capsys):
+def test_resuming_a_folder_that_is_not_a_valid_run_is_refused(workspace, capsys):
     for where in ("nothing", "gone", "corpus", "good.txt", "done/model"):
-        assert f"{where} is not a run" in refused(capsys, "resume", where)
+        assert f"{where} is not a run" in refusal(capsys, "resume", where)
     Path("done/result.json").unlink()
     plan = Path("done/run.json").read_text()
     for damaged in (plan[: len(plan) // 2], "{}", plan.replace("budget", "bugdet"), "[1]"):
         Path("done/run.json").write_text(damaged)
-        assert "run.json is damaged" in refused(capsys, "resume", "done")
+        assert "run.json is damaged" in refusal(capsys, "resume", "done")
     Path("done/run.json").write_text(plan)
     damage(Path("done/recipe.toml"), "missing")
-    assert "recipe.toml" in refused(capsys, "resume", "done")
+    assert "recipe.toml" in refusal(capsys, "resume", "done")
 
 
 @pytest.mark.parametrize(("name", "how"), [("weights.safetensors", "altered"), ("optimizer.safetensors", "truncated"),
                                            ("state.json", "missing"), ("checksums.json", "truncated")])
-def test_damaged_checkpoints(here, capsys, name, how):
-    """The newest damaged: the one before it serves, to the same bytes. All damaged: an error that says what to do."""
-    wanted = Path("done/model/model.safetensors").read_bytes()
-    for left in ("result.json", "model"):
-        path = Path("done", left)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(workspace, capsys, name, how):
+    """If the newest is damaged, the run resumes from the one before to the same bytes. If all are, it is an error."""
+    expected = Path("done/model/model.safetensors").read_bytes()
+    for name_to_delete in ("result.json", "model"):
+        path = Path("done", name_to_delete)
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     newest, before = Path("done/checkpoints/step-4"), Path("done/checkpoints/step-2")
     damage(before / name, how)
-    sound = Path("sound")
-    newest.rename(sound)
-    said = refused(capsys, "resume", "done")
-    assert "step-2" in said and "delete done/checkpoints" in said
+    intact = Path("intact")
+    newest.rename(intact)
+    message = refusal(capsys, "resume", "done")
+    assert "step-2" in message and "delete done/checkpoints" in message
 
-    sound.rename(newest)
+    intact.rename(newest)
     damage(newest / name, how)
-    assert "delete done/checkpoints" in refused(capsys, "resume", "done")
+    assert "delete done/checkpoints" in refusal(capsys, "resume", "done")
 
     shutil.rmtree("done/checkpoints")
     assert main(["resume", "done"]) == 0  # as advised
-    assert Path("done/model/model.safetensors").read_bytes() == wanted
+    assert Path("done/model/model.safetensors").read_bytes() == expected
 
     shutil.rmtree("done/model")
     Path("done/result.json").unlink()
     damage(newest / name, how)
     capsys.readouterr()
     assert main(["resume", "done"]) == 0
-    told = capsys.readouterr().err
-    assert "note: " in told and "step-4" in told and "going on from step-2" in told
-    assert Path("done/model/model.safetensors").read_bytes() == wanted
+    stderr = capsys.readouterr().err
+    assert "note: " in stderr and "step-4" in stderr and "going on from step-2" in stderr
+    assert Path("done/model/model.safetensors").read_bytes() == expected
 
 
-def test_windows_line_ends_make_the_same_tokens(here, capsys):
+def test_windows_line_endings_give_the_same_tokens(workspace, capsys):
     Path("windows.txt").write_bytes(Path("good.txt").read_bytes().replace(b"\n", b"\r\n"))
     for name in ("good", "windows"):
         assert main(["corpus", "build", f"{name}.txt", "--tokenizer", "tok", "--out", f"{name}-corpus"]) == 0
@@ -345,13 +345,13 @@ def test_windows_line_ends_make_the_same_tokens(here, capsys):
 
 
 @pytest.mark.parametrize("megabytes", [20, pytest.param(100, marks=pytest.mark.slow)])
-def test_a_single_huge_line(tmp_path, tokenizer_folder, megabytes):
-    """It is read in pieces, so memory does not grow with it."""
+def test_a_huge_line_is_read_in_bounded_memory(tmp_path, tokenizer_folder, megabytes):
+    """The line is read in passages, so memory does not grow with it."""
     words = small_text(60).replace("\n", " ").encode()
     with (tmp_path / "line.txt").open("wb") as file:
         for _ in range(megabytes * 1_000_000 // len(words)):
             file.write(words)
-    # measured by a small process in between: a child begins with the memory of whoever starts it
+    # a small process in between measures: a child's peak memory starts at that of its parent
     measure = ("import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]);"
                "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)")
     built = subprocess.run(
@@ -364,8 +364,8 @@ def test_a_single_huge_line(tmp_path, tokenizer_folder, megabytes):
     assert kilobytes < 300_000, "of the largest process"
 
 
-def test_runs_on_a_full_disk(tmp_path, corpus_folder):
-    """The run stops with a sentence; what it saved is sound, and with some space it goes on to the same bytes."""
+def test_a_run_on_a_full_disk_stops_and_resumes_to_the_same_bytes(tmp_path, corpus_folder):
+    """The run stops with an error, its checkpoints stay valid, and with free space it resumes to the same bytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False)
@@ -374,7 +374,7 @@ def test_runs_on_a_full_disk(tmp_path, corpus_folder):
     try:
         command = ["pretrain", "bert@tiny", *SMALL, "--corpus", corpus_folder, "--steps", "30",
                    "training.checkpoint_every=1", "training.log_every=1", "--json"]
-        whole = stemma(*command, "--out", tmp_path / "whole")
+        uninterrupted = stemma(*command, "--out", tmp_path / "uninterrupted")
         process = start(*command, "--out", disk / "run")
         while not (disk / "run/checkpoints/step-3").is_dir():
             time.sleep(0.001)
@@ -390,8 +390,9 @@ def test_runs_on_a_full_disk(tmp_path, corpus_folder):
 
         (disk / "filler").unlink()
         resumed = stemma("resume", disk / "run", "--json")
-        assert resumed.code == 0 and resumed.json["validation_loss"] == whole.json["validation_loss"], resumed.err
-        assert model_bytes(disk / "run") == model_bytes(tmp_path / "whole")
+        assert resumed.code == 0, resumed.err
+        assert resumed.json["validation_loss"] == uninterrupted.json["validation_loss"]
+        assert model_bytes(disk / "run") == model_bytes(tmp_path / "uninterrupted")
         steps = [json.loads(line)["step"] for line in (disk / "run/log.jsonl").read_text().splitlines()]
         assert steps == [*range(1, 31), 30]
     finally:

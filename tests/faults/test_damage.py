@@ -1,4 +1,4 @@
-"""Damage to what a run or a lab reads again is found before anything goes on from it: exit 2, a sentence, no change."""
+"""A damaged file of a run or a lab is detected before anything resumes from it: exit code 2, an error, no change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from damaging import FOUND, Damage, another_number, flipped, one, refused, replaced, shorter, written
+from file_damage import (
+    CHECKSUM_DIFFERS,
+    Damage,
+    change_a_number,
+    drop_last_line,
+    first_match,
+    flip_bit,
+    overwrite_with,
+    refusal,
+    replace_text,
+)
 from toy_tasks import save_model, write_sets
 
 from stemma.atomic_files import CHECKSUMS, read_checksums, write_checksums
@@ -42,9 +52,9 @@ DEEP = "[" * 100_000
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory, text_file, corpus_folder) -> Path:
-    """A pre-training, a fine-tune and a lab, all of them finished."""
-    folder = tmp_path_factory.mktemp("made")
+def finished_runs(tmp_path_factory, text_file, corpus_folder) -> Path:
+    """A pre-training run, a fine-tune and a lab, all finished."""
+    folder = tmp_path_factory.mktemp("finished")
     assert main(["pretrain", "bert@tiny", *SMALL, "--steps", "4", "--corpus", str(corpus_folder), "--out",
                  str(folder / "run"), "training.checkpoint_every=2"]) == 0
     sets = write_sets(folder, "classify", 32, 16)
@@ -56,14 +66,14 @@ def made(tmp_path_factory, text_file, corpus_folder) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, made) -> Path:
+def workspace(tmp_path, monkeypatch, finished_runs) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def copy(made: Path, name: str, finished: bool = False) -> Path:
-    """One of them; unless it is to be `finished`, as if it had been killed before its end."""
-    shutil.copytree(made / name, name)
+def copy(finished_runs: Path, name: str, finished: bool = False) -> Path:
+    """Copy one of the runs here, finished or as if it had been killed before its end."""
+    shutil.copytree(finished_runs / name, name)
     if not finished and name != "lab":
         Path(name, "result.json").unlink()
         shutil.rmtree(Path(name, "model"))
@@ -71,49 +81,50 @@ def copy(made: Path, name: str, finished: bool = False) -> Path:
 
 
 CASES: dict[str, tuple[str, str, Damage, str]] = {
-    "another label": ("tuned", "train.jsonl", replaced('"label": "', '"label": "un'), FOUND),
-    "a line less": ("tuned", "train.jsonl", shorter, FOUND),
+    "another label": ("tuned", "train.jsonl", replace_text('"label": "', '"label": "un'), CHECKSUM_DIFFERS),
+    "a line less": ("tuned", "train.jsonl", drop_last_line, CHECKSUM_DIFFERS),
     "no examples": ("tuned", "train.jsonl", Path.unlink, "train.jsonl is missing"),
     "no dev examples": ("tuned", "dev.jsonl", Path.unlink, "dev.jsonl is missing"),
-    "a bit of a dev example": ("tuned", "dev.jsonl", flipped, FOUND),
-    "a bit of the tokenizer": ("tuned", "tokenizer/tokenizer.json", flipped, "tokenizer.json is damaged"),
-    "the tokenizer's settings": ("tuned", "tokenizer/tokenizer_config.json", replaced("[MASK]", "[PAD]"),
+    "a bit of a dev example": ("tuned", "dev.jsonl", flip_bit, CHECKSUM_DIFFERS),
+    "a bit of the tokenizer": ("tuned", "tokenizer/tokenizer.json", flip_bit, "tokenizer.json is damaged"),
+    "the tokenizer's settings": ("tuned", "tokenizer/tokenizer_config.json", replace_text("[MASK]", "[PAD]"),
                                  "tokenizer_config.json is damaged"),
-    "another seed": ("run", "run.json", replaced('"seed": 0', '"seed": 1'), FOUND),
-    "another version": ("run", "run.json", replaced('"version": 1', '"version": 99'), FOUND),
-    "a fine-tune's plan": ("tuned", "run.json", replaced('"seed": 0', '"seed": 1'), FOUND),
-    "another recipe": ("run", "recipe.toml", replaced("layers", "layers "), "start a new run by this one"),
-    "a fine-tune's recipe": ("tuned", "recipe.toml", replaced("layers", "layers "), "give what you changed as KEY=V"),
+    "another seed": ("run", "run.json", replace_text('"seed": 0', '"seed": 1'), CHECKSUM_DIFFERS),
+    "another version": ("run", "run.json", replace_text('"version": 1', '"version": 99'), CHECKSUM_DIFFERS),
+    "a fine-tune's plan": ("tuned", "run.json", replace_text('"seed": 0', '"seed": 1'), CHECKSUM_DIFFERS),
+    "another recipe": ("run", "recipe.toml", replace_text("layers", "layers "), "start a new run by this one"),
+    "a fine-tune's recipe": ("tuned", "recipe.toml", replace_text("layers", "layers "), "give what you changed as KEY"),
     "no recipe": ("run", "recipe.toml", Path.unlink, "recipe.toml is missing"),
-    "checksums that list nothing": ("run", CHECKSUMS, written("{}"), "run.json has no checksum"),
-    "checksums that are a list": ("run", CHECKSUMS, written("[]"), "an object is expected, and it holds a list"),
-    "checksums nested too deeply": ("run", CHECKSUMS, written(DEEP), "nested too deeply"),
-    "checksums of a file outside": ("run", CHECKSUMS, written('{"../tuned/run.json": "0"}'), "lies outside of it"),
-    "a checksum that is a number": ("run", CHECKSUMS, written('{"run.json": 5}'), "of run.json it gives no checksum"),
-    "another text to learn from": ("lab", "text/train.jsonl", flipped, "text/train.jsonl is damaged"),
-    "another text to be asked about": ("lab", "text/held_out.jsonl", flipped, "text/held_out.jsonl is damaged"),
-    "a text without checksums": ("lab", "text/checksums.json", written("{}"), "does not list train.jsonl"),
-    "a cell's result": ("lab", "cells/*/run/result.json", another_number, FOUND),
-    "a cell's scores": ("lab", "cells/*/scores.json", another_number, FOUND),
-    "a cell's curve": ("lab", "cells/*/run/log.jsonl", another_number, FOUND),
-    "a cell's plan": ("lab", "cells/*/run/run.json", replaced('"seed": 0', '"seed": 1'), FOUND),
-    "the price of a step": ("lab", "costs/????????????????.json", replaced('"flops": ', '"flops": 1'), FOUND),
-    "another experiment": ("lab", "lab.json", replaced('"amount": 2000', '"amount": 3000'), FOUND),
-    "another variant": ("lab", "recipes/000.toml", replaced("layers", "layers "), FOUND),
+    "checksums that list nothing": ("run", CHECKSUMS, overwrite_with("{}"), "run.json has no checksum"),
+    "checksums that are a list": ("run", CHECKSUMS, overwrite_with("[]"), "an object is expected, and it holds a list"),
+    "checksums nested too deeply": ("run", CHECKSUMS, overwrite_with(DEEP), "nested too deeply"),
+    "a path outside the run": ("run", CHECKSUMS, overwrite_with('{"../tuned/run.json": "0"}'), "lies outside of it"),
+    "a numeric checksum": ("run", CHECKSUMS, overwrite_with('{"run.json": 5}'), "of run.json it gives no checksum"),
+    "changed training text": ("lab", "text/train.jsonl", flip_bit, "text/train.jsonl is damaged"),
+    "changed held-out text": ("lab", "text/held_out.jsonl", flip_bit, "text/held_out.jsonl is damaged"),
+    "a text without checksums": ("lab", "text/checksums.json", overwrite_with("{}"), "does not list train.jsonl"),
+    "a cell's result": ("lab", "cells/*/run/result.json", change_a_number, CHECKSUM_DIFFERS),
+    "a cell's scores": ("lab", "cells/*/scores.json", change_a_number, CHECKSUM_DIFFERS),
+    "a cell's curve": ("lab", "cells/*/run/log.jsonl", change_a_number, CHECKSUM_DIFFERS),
+    "a cell's plan": ("lab", "cells/*/run/run.json", replace_text('"seed": 0', '"seed": 1'), CHECKSUM_DIFFERS),
+    "the cost of a step": ("lab", "costs/????????????????.json", replace_text('"flops": ', '"flops": 1'),
+                           CHECKSUM_DIFFERS),
+    "another experiment": ("lab", "lab.json", replace_text('"amount": 2000', '"amount": 3000'), CHECKSUM_DIFFERS),
+    "another variant": ("lab", "recipes/000.toml", replace_text("layers", "layers "), CHECKSUM_DIFFERS),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_damage_is_found(here, made, capsys, case):
-    name, file, change, said = CASES[case]
-    copy(made, name)
-    place = one(f"{name}/{file}")
-    change(place)
-    found = refused(capsys, "resume", name)
-    assert said in found and place.name in found, found
+def test_a_damaged_file_is_refused(workspace, finished_runs, capsys, case):
+    name, file, damage, message = CASES[case]
+    copy(finished_runs, name)
+    path = first_match(f"{name}/{file}")
+    damage(path)
+    error = refusal(capsys, "resume", name)
+    assert message in error and path.name in error, error
 
 
-# What is no longer readable at all, in a folder made before there were checksums: a sentence, too.
+# A file that cannot be parsed, in a folder from before there were checksums, is an error too.
 UNREADABLE = {"nothing": "", "cut": '{"a": [1,', "a list": "[1]", "null": "null", "no key": "{}", "deep": DEEP,
               "not UTF-8": "\udcff"}
 OLD: dict[str, tuple[str, str, bool]] = {  # the folder, the file, and whether the run is finished
@@ -124,15 +135,15 @@ OLD: dict[str, tuple[str, str, bool]] = {  # the folder, the file, and whether t
     "a cell's result.json": ("lab", "cells/*/run/result.json", True),
     "a cell's log.jsonl": ("lab", "cells/*/run/log.jsonl", True),
     "held_out.jsonl": ("lab", "text/held_out.jsonl", True),
-    "the price of a step": ("lab", "costs/????????????????.json", True),
+    "the cost of a step": ("lab", "costs/????????????????.json", True),
 }
-HARMLESS = {("result.json", "no key"), ("tokenizer_config.json", "no key"),  # nothing of them is needed
-            ("train.jsonl", "nothing"), ("dev.jsonl", "nothing"),  # no examples: refused by those who need some
+HARMLESS = {("result.json", "no key"), ("tokenizer_config.json", "no key"),  # no key of them is needed
+            ("train.jsonl", "nothing"), ("dev.jsonl", "nothing"),  # no examples: an error only where some are needed
             ("a cell's log.jsonl", "nothing"), ("a cell's log.jsonl", "no key"), ("held_out.jsonl", "nothing")}
 
 
 def without_checksums(folder: Path) -> None:
-    """As it was before files that are written one by one were listed."""
+    """Delete the checksums that versions before them did not write."""
     for file in folder.rglob(CHECKSUMS):
         if not {"checkpoints", "model"} & set(file.relative_to(folder).parts):
             file.unlink()
@@ -140,28 +151,28 @@ def without_checksums(folder: Path) -> None:
 
 @pytest.mark.parametrize(("case", "content"), [(case, content) for case in OLD for content in UNREADABLE
                                                if (case, content) not in HARMLESS])
-def test_unreadable_input_is_reported(here, made, capsys, case, content):
+def test_an_unreadable_file_without_checksums_is_refused(workspace, finished_runs, capsys, case, content):
     name, file, finished = OLD[case]
-    copy(made, name, finished)
+    copy(finished_runs, name, finished)
     without_checksums(Path(name))
-    place = one(f"{name}/{file}")
-    place.write_bytes(UNREADABLE[content].encode("utf-8", "surrogateescape"))
-    found = refused(capsys, "resume", name)
-    assert place.name in found or place.parts[2] in found, found
-    assert ";" in found, "and what to do"
+    path = first_match(f"{name}/{file}")
+    path.write_bytes(UNREADABLE[content].encode("utf-8", "surrogateescape"))
+    message = refusal(capsys, "resume", name)
+    assert path.name in message or path.parts[2] in message, message
+    assert ";" in message, "no advice in the error"
 
 
 @pytest.mark.parametrize("name", ["run", "tuned"])
-def test_another_version_is_refused_without_checksums_too(here, made, capsys, name):
-    run = copy(made, name)
+def test_another_format_version_is_refused_without_checksums_too(workspace, finished_runs, capsys, name):
+    run = copy(finished_runs, name)
     without_checksums(run)
-    replaced('"version": 1', '"version": 99')(run / "run.json")
-    assert "another version of Stemma (run.json says version 99, this one reads 1)" in refused(capsys, "resume", name)
+    replace_text('"version": 1', '"version": 99')(run / "run.json")
+    assert "another version of Stemma (run.json says version 99, this one reads 1)" in refusal(capsys, "resume", name)
 
 
 @pytest.mark.parametrize("name", ["run", "tuned", "lab"])
-def test_runs_and_labs_made_before_there_were_checksums_go_on(here, made, name):
-    folder = copy(made, name)
+def test_runs_and_labs_without_checksums_resume(workspace, finished_runs, name):
+    folder = copy(finished_runs, name)
     without_checksums(folder)
     for state in folder.glob("checkpoints/*/state.json"):
         stored = json.loads(state.read_text())
@@ -173,22 +184,22 @@ def test_runs_and_labs_made_before_there_were_checksums_go_on(here, made, name):
         assert main(["resume", name]) == 0
         assert {"run.json", "recipe.toml", "result.json"} <= read_checksums(folder, "").keys()
         model = Path(name, "model/model.safetensors")
-        assert model.read_bytes() == (made / model).read_bytes()
+        assert model.read_bytes() == (finished_runs / model).read_bytes()
 
 
-def test_an_edited_recipe_is_answered_by_a_command_that_works(here, made, capsys):
-    copy(made, "run", finished=True)
+def test_the_command_suggested_for_an_edited_recipe_works(workspace, finished_runs, capsys):
+    copy(finished_runs, "run", finished=True)
     text = Path("run/recipe.toml").read_text()
     Path("run/recipe.toml").write_text(re.sub(r"(\nlearning_rate\s+= )\S+", r"\g<1>0.2", text))
     Path("run/result.json").unlink()
-    command = shlex.split(refused(capsys, "resume", "run").split("`")[1])
+    command = shlex.split(refusal(capsys, "resume", "run").split("`")[1])
     assert command[:3] == ["stemma", "pretrain", "run/recipe.toml"] and "--from" in command
     assert main([*command[1:], "--steps", "1"]) == 0
     assert read_run(Path("NEW"))[0].settings.training.learning_rate == 0.2
 
 
-def test_text_that_came_through_a_pipe(here, monkeypatch, capsys, text_file):
-    """It is kept in the run, from which the corpus is made."""
+def test_damage_to_text_that_came_through_a_pipe_is_refused(workspace, monkeypatch, capsys, text_file):
+    """The run stores such text, because the pipe cannot be read again."""
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -199,27 +210,27 @@ def test_text_that_came_through_a_pipe(here, monkeypatch, capsys, text_file):
     assert main(["pretrain", "bert@tiny", *SMALL, "--corpus", "pipe", "--out", "piped"]) == 130
     writer.join()
     assert main(["resume", "piped"]) == 130
-    flipped(Path("piped/text-1.txt"))
+    flip_bit(Path("piped/text-1.txt"))
     Path("pipe").unlink()
-    assert f"text-1.txt {FOUND}" in refused(capsys, "resume", "piped")
+    assert f"text-1.txt {CHECKSUM_DIFFERS}" in refusal(capsys, "resume", "piped")
 
 
-def test_what_several_tasks_reached_together(here, made, capsys):
-    run = copy(made, "tuned")
+def test_a_damaged_multitask_result_is_refused(workspace, finished_runs, capsys):
+    run = copy(finished_runs, "tuned")
     plan = read_run(run)[1]
     replace(plan, task={**plan.task, "kind": "multitask", "finetune": True}).write(run)
     write_file(run / "shared.json", "{}")
     Path(run, "shared.json").write_text("[]")
-    assert f"shared.json {FOUND}" in refused(capsys, "resume", "tuned")
+    assert f"shared.json {CHECKSUM_DIFFERS}" in refusal(capsys, "resume", "tuned")
     without_checksums(run)
-    assert "shared.json is damaged (an object is expected" in refused(capsys, "resume", "tuned")
+    assert "shared.json is damaged (an object is expected" in refusal(capsys, "resume", "tuned")
 
 
 WITHOUT_SPEED = json.dumps({"wishes": asdict(QuickstartConfig(1.0, 0, 1, 1, 1)), "found": {"pretrain": {}}})
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", DEEP, "{", WITHOUT_SPEED])
-def test_the_numbers_of_a_pipeline_and_the_state_of_a_quickstart(tmp_path, content):
+def test_a_damaged_lineage_or_quickstart_state_is_refused(tmp_path, content):
     (tmp_path / "lineage.json").write_text(content)
     with pytest.raises(UserError, match="lineage.json is damaged"):
         _ledger(tmp_path).digests()
@@ -229,7 +240,7 @@ def test_the_numbers_of_a_pipeline_and_the_state_of_a_quickstart(tmp_path, conte
 
 
 @pytest.mark.parametrize("content", ['{"mask_token": ["[MASK]"]}', '{"pad_token": {"content": 5}}', "[1]", DEEP])
-def test_the_settings_of_a_tokenizer(tmp_path, tokenizer_folder, content):
+def test_a_damaged_tokenizer_config_is_refused(tmp_path, tokenizer_folder, content):
     shutil.copytree(tokenizer_folder, tmp_path / "tok")
     write_checksums(tmp_path / "tok")
     file = tmp_path / "tok/tokenizer_config.json"
@@ -244,50 +255,50 @@ def test_the_settings_of_a_tokenizer(tmp_path, tokenizer_folder, content):
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("content", "said"), [
+@pytest.mark.parametrize(("content", "expected"), [
     ("{}", "does not list weights.safetensors"), ("[]", "holds a list"), ("7", "holds a number"), (DEEP, "too deeply"),
     ("", "is damaged"), ('{"state.json": {}}', "gives no checksum"),
     ('{"../../outside": "0"}', "names ../../outside, which lies outside"),
     ('{"/etc/hostname": "0"}', "names /etc/hostname, which lies outside")])
-def test_a_damaged_listing_of_a_checkpoint_falls_back_to_the_one_before(tmp_path, content, said, caplog):
+def test_damaged_checksums_of_a_checkpoint_fall_back_to_the_one_before(tmp_path, content, expected, caplog):
     network = torch.nn.Linear(2, 2)
     optimizer = OptimizerState(network, torch.optim.SGD(network.parameters(), 0.1))
     (tmp_path / "outside").write_text("not ours")
     for step in (1, 2):
         save_checkpoint(tmp_path, network, optimizer, Checkpoint(step, 10 * step), num_kept=2)
     (tmp_path / "checkpoints/step-2" / CHECKSUMS).write_text(content)
-    found = load_latest(tmp_path, network, optimizer)
-    assert found is not None and found.step == 1
-    (told,) = caplog.messages
-    assert said in told and "going on from step-1 instead" in told
+    result = load_latest(tmp_path, network, optimizer)
+    assert result is not None and result.step == 1
+    (message,) = caplog.messages
+    assert expected in message and "going on from step-1 instead" in message
     (tmp_path / "checkpoints/step-1" / CHECKSUMS).write_text(content)
     with pytest.raises(CorruptFileError, match="no other checkpoint is good"):
         load_latest(tmp_path, network, optimizer)
 
 
-def test_a_log_changed_before_a_checkpoint_gives_a_warning(tmp_path):
+def test_a_log_that_changed_before_a_checkpoint_gives_a_warning(tmp_path):
     with RunLog(tmp_path) as log:
         for step in (1, 2, 3):
             log.write({"step": step, "loss": 0.5})
-        known = log.file_digest()
-        log.write({"step": 4, "loss": 0.5})  # after the checkpoint: written again
-        assert log.truncate_after(3, known) is None and log.truncate_after(3) is None
-        replaced("0.5", "0.4")(log.path)
-        assert "log.jsonl is damaged before step 3" in (log.truncate_after(3, known) or "")
+        digest = log.file_digest()
+        log.write({"step": 4, "loss": 0.5})  # after the checkpoint, so it is truncated
+        assert log.truncate_after(3, digest) is None and log.truncate_after(3) is None
+        replace_text("0.5", "0.4")(log.path)
+        assert "log.jsonl is damaged before step 3" in (log.truncate_after(3, digest) or "")
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("written", [0, 1])
-def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp_path, monkeypatch, written):
-    """Whichever of the two is written first."""
+@pytest.mark.parametrize("num_written", [0, 1])
+def test_a_kill_between_the_checksum_and_the_file_leaves_a_valid_file(tmp_path, monkeypatch, num_written):
+    """In either order of the two writes."""
     write_file(tmp_path / "run.json", "old")
     with monkeypatch.context() as patch:
         done: list[Path] = []
 
         def killed(path: Path, content: str | bytes) -> None:
-            if len(done) == written:
+            if len(done) == num_written:
                 raise KeyboardInterrupt
             path.write_bytes(content.encode() if isinstance(content, str) else content)
             done.append(path)
@@ -299,12 +310,12 @@ def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp
     write_file(tmp_path / "run.json", "new")
     write_file(tmp_path / "run.json", "newer")
     verify_file(tmp_path / "run.json", "")
-    (tmp_path / "run.json").write_text("old")  # what was listed before the last two
+    (tmp_path / "run.json").write_text("old")  # content from before the last two writes
     with pytest.raises(CorruptFileError):
         verify_file(tmp_path / "run.json", "")
 
 
-def test_the_first_file_stored_lists_what_is_there(tmp_path):
+def test_the_first_write_records_checksums_of_existing_files(tmp_path):
     for name in ("train.jsonl", "dev-first.jsonl", "notes.txt", "log.jsonl"):
         (tmp_path / name).write_text(name)
     write_file(tmp_path / "run.json", "{}")
@@ -312,37 +323,37 @@ def test_the_first_file_stored_lists_what_is_there(tmp_path):
     verify_file(tmp_path / "log.jsonl", "")
     record_finished_file(tmp_path / "log.jsonl")
     (tmp_path / "log.jsonl").write_text("other")
-    for name in ("log.jsonl", "notes.txt"):  # the one has changed, of the other nothing is known
+    for name in ("log.jsonl", "notes.txt"):  # the first has changed, the second has no checksum
         with pytest.raises(CorruptFileError):
             verify_file(tmp_path / name, "")
 
 
-def test_every_file_of_a_run_or_a_lab_has_a_rule(made):
-    """Or lies in a folder that lists all that is in it, or is only written for people."""
-    told = {"report.html", "report.md", "results.json", "workers.log", CHECKSUMS}
+def test_every_file_of_a_run_or_a_lab_has_a_checksum(finished_runs):
+    """Except reports, which nothing reads again."""
+    reports = {"report.html", "report.md", "results.json", "workers.log", CHECKSUMS}
     for name in ("run", "tuned", "lab"):
-        for file in (file for file in (made / name).rglob("*") if file.is_file() and file.name not in told
+        for file in (file for file in (finished_runs / name).rglob("*") if file.is_file() and file.name not in reports
                      and file.suffix != ".svg"):
-            whole = any((place / CHECKSUMS).is_file() and file.relative_to(place).as_posix()
-                        in read_checksums(place, "") for place in file.parents if place.is_relative_to(made))
-            assert whole, f"{file} is listed nowhere"
+            listed = any((path / CHECKSUMS).is_file() and file.relative_to(path).as_posix()
+                         in read_checksums(path, "") for path in file.parents if path.is_relative_to(finished_runs))
+            assert listed, f"{file} has no checksum"
     assert write_rule("train-first.jsonl") == WRITE_ONCE and write_rule("log.jsonl") == APPENDED
     assert write_rule("else.json") is None
 
 
-def test_the_page_states_the_rule_of_every_file():
+def test_the_architecture_page_documents_the_write_rule_of_every_file():
     page = (Path(__file__).parents[2] / "docs/project/architecture.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
-    stated = {name.strip("` "): row[2].strip() for row in rows if len(row) > 3 for name in row[1].split(",")}
+    documented = {name.strip("` "): row[2].strip() for row in rows if len(row) > 3 for name in row[1].split(",")}
     for pattern, rule in RULES.items():
-        named = "COST.json" if pattern.startswith("[0-9a-f]") else "recipes/NNN.toml" if "[0-9]" in pattern else pattern
-        assert stated.get(named) == rule, pattern
+        name = "COST.json" if pattern.startswith("[0-9a-f]") else "recipes/NNN.toml" if "[0-9]" in pattern else pattern
+        assert documented.get(name) == rule, pattern
 
 
-def test_json_is_read_in_one_place():
+def test_only_json_files_module_parses_json():
     source = Path(__file__).parents[2] / "src/stemma"
-    others = [f"{file.relative_to(source)}: {line.strip()}" for file in source.rglob("*.py")
+    offending_lines = [f"{file.relative_to(source)}: {line.strip()}" for file in source.rglob("*.py")
               for line in file.read_text().splitlines()
               if ("json.loads(" in line or "json.load(" in line) and file.name != "json_files.py"
-              and "backend.to_str()" not in line and "__getstate__" not in line]  # texts that no user can damage
-    assert others == []
+              and "backend.to_str()" not in line and "__getstate__" not in line]  # text that no user can damage
+    assert offending_lines == []

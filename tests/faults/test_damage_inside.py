@@ -1,4 +1,4 @@
-"""Damage to what a fine-tune keeps for later: the best weights, finished trials, examples that are copied or scored."""
+"""Damage to the stored state of a fine-tune is refused: the best weights, finished trials, and copied examples."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from pathlib import Path
 import pytest
 import toy_pairs
 import toy_tasks
-from damaging import FOUND, Damage, another_number, flipped, one, refused, replaced, shorter
+from file_damage import (
+    CHECKSUM_DIFFERS,
+    Damage,
+    change_a_number,
+    drop_last_line,
+    first_match,
+    flip_bit,
+    refusal,
+    replace_text,
+)
 
 from stemma.cli import main
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory) -> Path:
-    """A fine-tune that stopped early, one of two trials and one on pairs, all of them finished."""
-    folder = tmp_path_factory.mktemp("made")
+def finished_runs(tmp_path_factory) -> Path:
+    """A fine-tune with early stopping, one with two trials and one on pairs, all finished."""
+    folder = tmp_path_factory.mktemp("finished")
     sets = toy_tasks.write_sets(folder, "classify", 32, 16)
     command = ["finetune", "classify", "--model", str(toy_tasks.save_model(folder / "model")), "--train",
                str(sets["train"]), "--dev", str(sets["dev"]), "--steps", "4", "training.log_every=1"]
@@ -30,42 +39,42 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def workspace(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 CASES: dict[str, tuple[str, str, Damage, str]] = {
-    "a bit of the best weights": ("early", "checkpoints/best-*/weights.safetensors", flipped, "is damaged"),
+    "a bit of the best weights": ("early", "checkpoints/best-*/weights.safetensors", flip_bit, "is damaged"),
     "no best weights": ("early", "checkpoints/best-*/weights.safetensors", Path.unlink, "lacks weights.safetensors"),
-    "a trial's result": ("tried", "trials/*/result.json", another_number, FOUND),
-    "a bit of what a trial said": ("tried", "trials/*/dev.jsonl", flipped, FOUND),
-    "a trial's recipe": ("tried", "trials/*/recipe.toml", replaced("layers", "layers "), FOUND),
-    "a trial's curve": ("tried", "trials/*/log.jsonl", another_number, FOUND),
-    "a pair less to be judged by": ("pairs", "dev.jsonl", shorter, FOUND),
+    "a trial's result": ("tried", "trials/*/result.json", change_a_number, CHECKSUM_DIFFERS),
+    "a bit of a trial's predictions": ("tried", "trials/*/dev.jsonl", flip_bit, CHECKSUM_DIFFERS),
+    "a trial's recipe": ("tried", "trials/*/recipe.toml", replace_text("layers", "layers "), CHECKSUM_DIFFERS),
+    "a trial's curve": ("tried", "trials/*/log.jsonl", change_a_number, CHECKSUM_DIFFERS),
+    "a missing dev pair": ("pairs", "dev.jsonl", drop_last_line, CHECKSUM_DIFFERS),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_damage_is_found(here, made, capsys, case):
-    """In a run that was killed when all was learnt and nothing told. Of two trials, one or both may be damaged: which
-    of them is the better one is not known."""
-    name, file, change, said = CASES[case]
-    shutil.copytree(made / name, name)
+def test_a_damaged_file_is_refused(workspace, finished_runs, capsys, case):
+    """The run is as if killed after the last step, before its result. All trials are damaged, because the better one
+    is read and the test does not know which it is."""
+    name, file, damage, message = CASES[case]
+    shutil.copytree(finished_runs / name, name)
     Path(name, "result.json").unlink()
     shutil.rmtree(Path(name, "model"))
-    place = one(f"{name}/{file}")
-    for each in sorted(Path(name).glob(file)):
-        change(each)
-    found = refused(capsys, "resume", name)
-    assert said in found and place.name in found, found
+    first = first_match(f"{name}/{file}")
+    for path in sorted(Path(name).glob(file)):
+        damage(path)
+    error = refusal(capsys, "resume", name)
+    assert message in error and first.name in error, error
 
 
 @pytest.mark.parametrize("file", ["train.jsonl", "dev.jsonl"])
-def test_a_trial_does_not_begin_with_damaged_examples(here, made, capsys, file):
-    shutil.copytree(made / "tried", "tried")
+def test_a_trial_does_not_start_with_damaged_examples(workspace, finished_runs, capsys, file):
+    shutil.copytree(finished_runs / "tried", "tried")
     Path("tried/result.json").unlink()
     shutil.rmtree("tried/model")
     shutil.rmtree(sorted(Path("tried/trials").iterdir())[1])
-    replaced('"label": "', '"label": "un')(Path("tried", file))
-    assert f"{file} {FOUND}" in refused(capsys, "resume", "tried")
+    replace_text('"label": "', '"label": "un')(Path("tried", file))
+    assert f"{file} {CHECKSUM_DIFFERS}" in refusal(capsys, "resume", "tried")

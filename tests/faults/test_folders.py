@@ -1,4 +1,4 @@
-"""A verb that makes a folder makes it complete before anything slow, or leaves nothing; and only where nobody works."""
+"""A command creates its folder completely before slow work or leaves none, and never replaces a folder in use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import start, stemma
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 from toy_tasks import save_model, write_sets
 
 from stemma.atomic_files import DiskFullError, atomic_write, lock_folder
@@ -33,7 +33,7 @@ CLAIM = ["claims", "run", "masks", "--corpus", "text.txt", "--tokens", "100000",
 PRETRAIN = ["pretrain", "bert@tiny", *SMALL, "--steps", "4", "training.checkpoint_every=2", "--out", "out", "--corpus"]
 CLASSIFY = ["--model", "model", "--train", "classify-train.jsonl", "--dev", "classify-dev.jsonl", "--out", "out"]
 TASKS = '[tasks.first]\nkind = "classify"\ntrain = "classify-train.jsonl"\ndev = "classify-dev.jsonl"\n'
-# A verb, and the first slow things that it does.
+# A command, and a slow function that it calls early.
 SLOW: list[tuple[list[str], str]] = [
     (COMPARE, "stemma.lab.run_experiment.split_text"), (COMPARE, "stemma.lab.variant_costs.build_or_load_corpus"),
     (COMPARE, "stemma.lab.variant_costs.step_cost"), (ABLATE, "stemma.lab.run_experiment.split_text"),
@@ -58,8 +58,8 @@ SLOW: list[tuple[list[str], str]] = [
 
 
 @pytest.fixture(scope="session")
-def given(tmp_path_factory, text_file, corpus_folder, tokenizer_folder) -> Path:
-    folder = tmp_path_factory.mktemp("given")
+def input_files(tmp_path_factory, text_file, corpus_folder, tokenizer_folder) -> Path:
+    folder = tmp_path_factory.mktemp("input")
     shutil.copy(text_file, folder / "text.txt")
     shutil.copytree(corpus_folder, folder / "corpus")
     shutil.copytree(tokenizer_folder, folder / "tok")
@@ -74,8 +74,8 @@ def given(tmp_path_factory, text_file, corpus_folder, tokenizer_folder) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, given) -> Path:
-    for path in given.iterdir():
+def workspace(tmp_path, monkeypatch, input_files) -> Path:
+    for path in input_files.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -91,26 +91,26 @@ def leftovers() -> list[str]:
 
 @pytest.mark.parametrize(("words", "slow"), SLOW, ids=[f"{words[0]} {words[1]}, {slow.split('.')[-1]}"
                                                        for words, slow in SLOW])
-def test_interrupted_early_it_goes_on_or_has_left_nothing(here, monkeypatch, capsys, words, slow):
+def test_an_early_interruption_leaves_a_resumable_folder_or_none(workspace, monkeypatch, capsys, words, slow):
     monkeypatch.setattr(slow, interrupt)
     assert main(words) == 130
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert not leftovers()
     if not Path("out").exists():
-        assert main(words) == 130, "not refused: it comes to the same place again"
+        assert main(words) == 130, "not refused: it reaches the same slow function again"
         return
     if words[0] == "quickstart":
-        assert "`stemma quickstart --out out` goes on" in said and main(words) == 130
+        assert "`stemma quickstart --out out` goes on" in stderr and main(words) == 130
         return
-    assert "`stemma resume out` goes on" in said
+    assert "`stemma resume out` goes on" in stderr
     assert main(["resume", "out"]) == 130, capsys.readouterr().err
     assert "`stemma resume out` goes on" in capsys.readouterr().err
-    if "--tokens" in words or words[0] == "pipeline":  # of a lab or a pipeline the same command goes on, too
+    if "--tokens" in words or words[0] == "pipeline":  # the same command also resumes a lab or a pipeline
         assert main(words) == 130, capsys.readouterr().err
 
 
-def test_control_c_early_in_a_comparison(here):
-    """Then `resume`, and then the same command again."""
+def test_an_interrupted_comparison_resumes_and_can_be_repeated(workspace):
+
     stopped = start(*COMPARE).kill_when(Path("out/lab.json").is_file, signal.SIGINT)
     assert stopped.code == 130 and "`stemma resume out` goes on" in stopped.err, stopped.err
     assert not Path("out/results.json").exists()
@@ -120,29 +120,29 @@ def test_control_c_early_in_a_comparison(here):
     assert again.code == 0 and again.json["cells"] == resumed.json["cells"], again.err
 
 
-def test_a_comparison_that_is_refused_leaves_nothing(here, capsys):
+def test_a_refused_comparison_leaves_no_files(workspace, capsys):
     assert main([*COMPARE, "training.warmup_steps=9000"]) == 2
     assert "before anything is trained" in capsys.readouterr().err
     assert not Path("out").exists() and not leftovers()
 
 
 @pytest.mark.parametrize("words", [COMPARE, ABLATE, CLAIM], ids=["compare", "ablate", "claims run"])
-def test_a_lab_begins_anew_if_it_is_to(here, monkeypatch, capsys, words):
+def test_overwrite_starts_a_lab_anew(workspace, monkeypatch, capsys, words):
     monkeypatch.setattr("stemma.lab.run_experiment.split_text", interrupt)
-    Path("out/text").mkdir(parents=True)  # of a lab that was stopped before it had a lab.json
+    Path("out/text").mkdir(parents=True)  # as a lab leaves it that was killed before lab.json existed
     assert main(words) == 2 and "add --overwrite" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 130
     assert Path("out/lab.json").is_file() and not Path("out/text").exists()
 
 
-# --- somebody is at work ----------------------------------------------------------------------------------------------
+# --- folders in use ---------------------------------------------------------------------------------------------------
 
 HOLD = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
 
 
 @contextmanager
-def held(folder: str):
-    """By another process, as a run in training is."""
+def locked_by_another_process(folder: str):
+    """Lock the folder as a training run does."""
     with subprocess.Popen([sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
@@ -155,32 +155,33 @@ def held(folder: str):
     (["quickstart", "--out", "out"], "out/run"),
     (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "out")],
     ids=["pretrain", "finetune", "compare", "pipeline", "quickstart", "corpus build"])
-def test_a_locked_folder_is_not_replaced(here, monkeypatch, capsys, words, busy):
-    monkeypatch.setattr("stemma.lab.quickstart.python_docs.collect_pages", interrupt)  # should it not be refused
+def test_a_locked_folder_is_not_replaced(workspace, monkeypatch, capsys, words, busy):
+    # keeps the test short if the command is not refused
+    monkeypatch.setattr("stemma.lab.quickstart.python_docs.collect_pages", interrupt)
     Path(busy).mkdir(parents=True)
     Path("out/quickstart.json").write_text("{}")
-    with held(busy):
+    with locked_by_another_process(busy):
         assert main([*words, "--overwrite"]) == 2
     assert f"another process is at work in {busy}, which --overwrite would replace" in capsys.readouterr().err
     assert Path(busy).is_dir() and Path("out/quickstart.json").is_file() and not leftovers()
 
 
-def test_the_holder_of_a_lock_may_replace_the_folder(tmp_path):
+def test_the_process_that_locked_a_folder_may_replace_it(tmp_path):
     from stemma.atomic_files import atomic_folder
 
     (tmp_path / "out").mkdir()
-    with lock_folder(tmp_path / "out"), atomic_folder(tmp_path / "out", overwrite=True) as place:
-        (place / "new").touch()
+    with lock_folder(tmp_path / "out"), atomic_folder(tmp_path / "out", overwrite=True) as folder:
+        (folder / "new").touch()
     assert (tmp_path / "out/new").is_file()
 
 
 # --- no space ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize(("fails", "advised"), [(1, "run the same command again"), (3, "`stemma resume out` goes on")])
-def test_the_advice_of_a_full_disk_works(here, monkeypatch, capsys, fails, advised, number):
-    """Before the first checkpoint nothing is left, and after it there is something to go on from."""
+def test_the_advice_for_a_full_disk_works(workspace, monkeypatch, capsys, fails, advised, error_number):
+    """Before the first checkpoint the command is repeated; after it the run can be resumed."""
     from stemma.training import checkpoints
 
     calls, write = [], checkpoints.save_file
@@ -188,19 +189,19 @@ def test_the_advice_of_a_full_disk_works(here, monkeypatch, capsys, fails, advis
     def full(*arguments: object) -> None:
         calls.append(arguments)
         if len(calls) >= fails:
-            raise OSError(number, os.strerror(number))
+            raise OSError(error_number, os.strerror(error_number))
         write(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "save_file", full)
         assert main([*PRETRAIN, "corpus"]) == 2
-    said = capsys.readouterr().err
-    assert advised in said and "What was saved before is untouched." in said
-    if number == errno.ENOSPC:
+    stderr = capsys.readouterr().err
+    assert advised in stderr and "What was saved before is untouched." in stderr
+    if error_number == errno.ENOSPC:
         assert main([*PRETRAIN, "corpus"] if fails == 1 else ["resume", "out"]) == 0
 
 
-def test_a_full_disk_in_a_cell_names_the_lab(here, monkeypatch, capsys):
+def test_the_error_for_a_full_disk_in_a_cell_names_the_lab(workspace, monkeypatch, capsys):
     def full(*_: object, **__: object) -> None:
         raise DiskFullError("the disk is full while writing somewhere; free some space")
 
@@ -214,7 +215,7 @@ def test_a_full_disk_in_a_cell_names_the_lab(here, monkeypatch, capsys):
 
 @pytest.mark.parametrize("failing", ["os.fsync", "stemma.atomic_files.Path.replace"])
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "input/output error"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, failing, error):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, failing, error):
     def fail(*_: object) -> None:
         raise error
 
@@ -226,26 +227,26 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, failing, 
     assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
 
 
-def test_a_reader_sees_one_state_while_a_file_is_written(tmp_path):
+def test_an_open_reader_sees_the_old_content_while_a_file_is_replaced(tmp_path):
     file = tmp_path / "state.json"
     atomic_write(file, "old" * 1000)
     with file.open() as reader:
-        begun = reader.read(100)
+        start = reader.read(100)
         atomic_write(file, "new")
-        assert begun + reader.read() == "old" * 1000
+        assert start + reader.read() == "old" * 1000
     assert file.read_text() == "new"
 
 
-def test_all_that_goes_into_a_cell_makes_its_number(tmp_path):
-    """The recipe, the text, the seed, and the budget by its unit and its amount; a name does not."""
-    def number(layers: int = 2, digest: str = "text", unit: str = "tokens", amount: float = 1000, seed: int = 0,
-               name: str = "a") -> str:
+def test_the_digest_of_a_cell_depends_on_all_its_inputs(tmp_path):
+    """On the recipe, the text, the seed, and the budget's unit and amount, but not on the variant's name."""
+    def cell_digest(layers: int = 2, digest: str = "text", unit: str = "tokens", amount: float = 1000, seed: int = 0,
+                    name: str = "a") -> str:
         variant = Variant(name, recipe("bert@tiny", [f"network.layers={layers}"]))
-        asked = Experiment("compare", "", (variant,), ComputeBudget(unit, amount), (seed,), None, ("text.txt",))
+        experiment = Experiment("compare", "", (variant,), ComputeBudget(unit, amount), (seed,), None, ("text.txt",))
         shared = TextSplit(None, ("text.txt",), TextReadingOptions(), (), digest, {})
-        return experiment_cells(asked, shared, tmp_path)[0].digest
+        return experiment_cells(experiment, shared, tmp_path)[0].digest
 
     others = [{"layers": 3}, {"digest": "other"}, {"unit": "flops"}, {"amount": 1001}, {"amount": 2000}, {"seed": 1}]
-    numbers = [number(), *(number(**other) for other in others)]
-    assert len(set(numbers)) == len(numbers)
-    assert number(name="b") == number()
+    digests = [cell_digest(), *(cell_digest(**other) for other in others)]
+    assert len(set(digests)) == len(digests)
+    assert cell_digest(name="b") == cell_digest()

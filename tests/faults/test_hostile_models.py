@@ -1,4 +1,4 @@
-"""Model folders that nobody should trust: a sentence for each, before anything large is built."""
+"""Untrusted model folders are refused with an error before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory, tokenizer_folder) -> Path:
-    """One under a family's name, one under our own."""
+    """Models that are saved as BERT, as ALBERT, and in stemma's own format."""
     folder = tmp_path_factory.mktemp("models")
     save_random(folder / "bert", tokenizer_folder)
     save_random(folder / "own", tokenizer_folder, changes=(*SIZES, "network.norm.place=pre"))
@@ -33,28 +33,28 @@ def models(tmp_path_factory, tokenizer_folder) -> Path:
 
 @pytest.fixture
 def model(tmp_path, monkeypatch, models) -> Callable[[str], Path]:
-    """A copy without its checksums, as a folder from elsewhere has none."""
+    """Copies a model into the working directory without checksums, as a downloaded folder has none."""
     monkeypatch.chdir(tmp_path)
 
-    def copied(name: str, recipe: bool = True) -> Path:
+    def copy_model(name: str, recipe: bool = True) -> Path:
         shutil.copytree(models / name, "model")
         Path("model/checksums.json").unlink()
         if not recipe:
             Path("model/recipe.toml").unlink()
         return Path("model")
 
-    return copied
+    return copy_model
 
 
-def refused(capsys, *words: object) -> str:
+def refusal(capsys, *words: object) -> str:
     capsys.readouterr()
-    began = time.process_time()
+    start = time.process_time()
     code = main([str(word) for word in words])
-    told = capsys.readouterr()
-    assert code == 2 and told.err.startswith("error: ") and told.out == "", (code, told)
-    assert "internal error" not in told.err and "Traceback" not in told.err
-    assert time.process_time() - began < 20, "before anything large is built"
-    return told.err
+    captured = capsys.readouterr()
+    assert code == 2 and captured.err.startswith("error: ") and captured.out == "", (code, captured)
+    assert "internal error" not in captured.err and "Traceback" not in captured.err
+    assert time.process_time() - start < 20, "something large was allocated"
+    return captured.err
 
 
 def configure(folder: Path, **values: object) -> None:
@@ -66,72 +66,72 @@ def configure(folder: Path, **values: object) -> None:
 # ---- sizes ----
 
 @pytest.mark.parametrize("recipe", [True, False])
-@pytest.mark.parametrize(("key", "value", "said"), [
+@pytest.mark.parametrize(("key", "value", "message"), [
     ("num_hidden_layers", 1_000_000, "num_hidden_layers = 1000000   the weights have 2 layers"),
     ("num_hidden_layers", 3, "num_hidden_layers = 3   the weights have 2 layers"),
     ("hidden_size", 10**9, "hidden_size = 1000000000   bert.embeddings.word_embeddings.weight is "),
     ("vocab_size", 10**30, f"vocab_size = {10**30}   bert.embeddings.word_embeddings.weight is "),
 ])
-def test_sizes_that_are_not_those_of_the_weights(model, capsys, key, value, said, recipe):
+def test_config_sizes_that_differ_from_the_weights_are_refused(model, capsys, key, value, message, recipe):
     configure(model("bert", recipe), **{key: value})
-    assert said in refused(capsys, *FILL)
+    assert message in refusal(capsys, *FILL)
 
 
-@pytest.mark.parametrize(("key", "value", "said"), [
+@pytest.mark.parametrize(("key", "value", "message"), [
     ("intermediate_size", 10**18, "network.feedforward"), ("max_position_embeddings", 10**30, "position.maximum"),
     ("type_vocab_size", 10**30, "embedding.segments"), ("num_attention_heads", 10**12, "network.heads"),
     ("intermediate_size", 65, "intermediate.dense.weight"), ("hidden_size", "32", "network.width"),
     ("num_hidden_layers", [2], "network.layers"), ("model_type", ["bert"], "model_type"),
 ])
-def test_sizes_that_no_network_has(model, capsys, key, value, said):
+def test_impossible_sizes_in_a_config_are_refused(model, capsys, key, value, message):
     configure(model("bert", recipe=False), **{key: value})
-    assert said in refused(capsys, *FILL)
+    assert message in refusal(capsys, *FILL)
 
 
-def test_layers_that_are_one_in_the_weights_are_bounded_too(model, capsys):
+def test_the_number_of_shared_layers_is_bounded_too(model, capsys):
     configure(model("albert", recipe=False), num_hidden_layers=1_000_000)
-    assert "network.layers = 1000000" in refused(capsys, *FILL)
+    assert "network.layers = 1000000" in refusal(capsys, *FILL)
 
 
-@pytest.mark.parametrize(("key", "value", "said"), [
+@pytest.mark.parametrize(("key", "value", "message"), [
     ("layers", 1_000_000, "network.layers"), ("layers", 9_000, "the weights have 2 layers"),
     ("width", 1_000_000_000, "network.width"), ("width", 64, "embedding.tokens.weight is "),
 ])
-def test_sizes_in_a_recipe_of_our_own(model, capsys, key, value, said):
+def test_wrong_sizes_in_a_model_s_recipe_are_refused(model, capsys, key, value, message):
     file = model("own") / "recipe.toml"
     changed, times = re.subn(rf"(?m)^({key} *= )\d+", rf"\g<1>{value}", file.read_text())
     assert times
     file.write_text(changed)
-    assert said in refused(capsys, *FILL)
+    assert message in refusal(capsys, *FILL)
 
 
 @pytest.mark.parametrize(("key", "value"), [("vocab_size", "x"), ("vocab_size", 10**30), ("heads", 5), ("heads", [[]])])
-def test_a_config_of_our_own(model, capsys, key, value):
+def test_invalid_values_in_stemmas_config_are_refused(model, capsys, key, value):
     configure(model("own"), **{key: value})
-    assert key in refused(capsys, *FILL)
+    assert key in refusal(capsys, *FILL)
 
 
-# ---- what recipe.toml and config.json say of one another ----
+# ---- contradictions between recipe.toml and config.json ----
 
-@pytest.mark.parametrize(("key", "value", "said"), [
+@pytest.mark.parametrize(("key", "value", "message"), [
     ("num_attention_heads", 4, "num_attention_heads = 4   recipe.toml has network.heads = 2"),
     ("hidden_act", "relu", "hidden_act = relu   recipe.toml has network.activation = gelu"),
     ("layer_norm_eps", 0.5, "layer_norm_eps = 0.5   recipe.toml has network.norm.epsilon = "),
 ])
-def test_a_config_that_contradicts_the_recipe(model, capsys, key, value, said):
+def test_a_config_that_contradicts_the_recipe_is_refused(model, capsys, key, value, message):
     configure(model("bert"), **{key: value})
-    assert said in refused(capsys, *FILL)
+    assert message in refusal(capsys, *FILL)
 
 
-def test_the_network_of_a_config_of_our_own_contradicts_the_recipe(model, capsys):
+def test_a_stemma_config_that_contradicts_the_recipe_is_refused(model, capsys):
     folder = model("own")
     network = json.loads((folder / "config.json").read_text())["network"]
     configure(folder, network=network | {"heads": 4})
-    assert "heads = 4   recipe.toml has network.heads = 2" in refused(capsys, *FILL)
+    assert "heads = 4   recipe.toml has network.heads = 2" in refusal(capsys, *FILL)
 
 
 @pytest.mark.parametrize("name", ["bert", "own"])
-def test_dropouts_are_those_of_the_config_with_a_warning(model, capsys, name):
+def test_dropout_is_read_from_the_config_with_a_warning(model, capsys, name):
     folder = model(name)
     if name == "bert":
         configure(folder, hidden_dropout_prob=0.25, attention_probs_dropout_prob="absent")
@@ -145,7 +145,7 @@ def test_dropouts_are_those_of_the_config_with_a_warning(model, capsys, name):
 
 
 @pytest.mark.parametrize("name", ["bert", "own", "albert"])
-def test_what_we_saved_contradicts_nothing(models, name):
+def test_a_saved_model_loads_without_warnings(models, name):
     assert load(models / name).load_warnings == []
 
 
@@ -153,21 +153,21 @@ def test_what_we_saved_contradicts_nothing(models, name):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("name", ["bert", "own"])
-def test_weights_that_are_no_numbers_are_named(model, capsys, name, value):
+def test_nan_and_infinite_weights_are_refused_by_name(model, capsys, name, value):
     file = model(name) / "model.safetensors"
     weights = load_file(file)
-    chosen = next(key for key in weights if "feedforward.input.weight" in key or "1.intermediate.dense.weight" in key)
-    weights[chosen][1, 2] = value
+    key = next(name for name in weights if "feedforward.input.weight" in name or "1.intermediate.dense.weight" in name)
+    weights[key][1, 2] = value
     save_file(weights, file, {"format": "pt"})
     Path("text.txt").write_text("the clerk reads\n")
     for verb in (FILL, ["embed", "model", "text.txt", "--out", "vectors.npy"]):
-        said = refused(capsys, *verb)
-        assert "hold NaN or infinite numbers" in said and chosen in said
+        message = refusal(capsys, *verb)
+        assert "hold NaN or infinite numbers" in message and key in message
     assert not Path("vectors.npy").exists()
 
 
-def test_large_numbers_are_numbers(model):
-    """Their sum is infinite, and none of them is."""
+def test_large_finite_weights_are_accepted(model):
+    """Their sum overflows, but each of them is finite."""
     file = model("bert") / "model.safetensors"
     weights = load_file(file)
     weights["bert.embeddings.word_embeddings.weight"][:, :] = torch.finfo(torch.float32).max
@@ -178,13 +178,13 @@ def test_large_numbers_are_numbers(model):
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside.safetensors", "down/../../outside.safetensors",
                                   "down/inside.safetensors"])
-def test_an_index_that_names_files_elsewhere(model, capsys, name):
+def test_a_weight_index_with_a_path_outside_its_folder_is_refused(model, capsys, name):
     folder = model("bert")
     shutil.copy(folder / "model.safetensors", "outside.safetensors")
     (folder / "down").mkdir()
     (folder / "model.safetensors").rename(folder / "down/inside.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    assert f"names {name}, which is not a file beside it" in refused(capsys, *FILL)
+    assert f"names {name}, which is not a file beside it" in refusal(capsys, *FILL)
 
 
 # ---- JSON and tokenizers ----
@@ -194,17 +194,17 @@ def test_an_index_that_names_files_elsewhere(model, capsys, name):
     ("tasks.json", "[1]"), ("model.safetensors.index.json", DEEP), ("config.json", '{"model_type": ' + DEEP + "}"),
     ("tokenizer.json", '{"model": {"vocab": ' + DEEP + "}}"),
 ])
-def test_json_that_is_nested_too_deep(model, capsys, name, content):
+def test_deeply_nested_json_is_refused(model, capsys, name, content):
     folder = model("bert")
     if "index" in name:
         (folder / "model.safetensors").unlink()
     (folder / name).write_text(content)
-    assert name in refused(capsys, *FILL)
+    assert name in refusal(capsys, *FILL)
 
 
 @pytest.mark.parametrize("verb", ["fill", "corpus"])
-def test_a_regular_expression_that_gives_up(model, capfd, verb):
-    """The Rust side panics, and would print a backtrace by itself: to the handle, not through Python."""
+def test_a_regular_expression_that_backtracks_too_long_is_refused(model, capfd, verb):
+    """The Rust library panics and would print a backtrace to the file descriptor, not through Python."""
     file = model("bert") / "tokenizer.json"
     content = json.loads(file.read_text())
     content["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated",
@@ -214,14 +214,14 @@ def test_a_regular_expression_that_gives_up(model, capfd, verb):
     Path("text.txt").write_text(text + "\n")
     command = ["fill", "model", f"[MASK] {text}"] if verb == "fill" else \
         ["corpus", "build", "text.txt", "--tokenizer", "model", "--out", "made", "--workers", "1"]
-    said = refused(capfd, *command)
-    assert "a regular expression in its tokenizer.json gives up" in said and said.count("\n") == 1, said
+    message = refusal(capfd, *command)
+    assert "a regular expression in its tokenizer.json gives up" in message and message.count("\n") == 1, message
     assert not Path("made").exists()
 
 
-# ---- recipes of the user's own ----
+# ---- recipes ----
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "message"), [
     (["network.width=1000000000"], "network.width = 1000000000"),
     (["network.width=1000000000", "network.heads=7"], "network.width = 1000000000"),
     (["network.layers=1000000"], "network.layers = 1000000"),
@@ -229,8 +229,8 @@ def test_a_regular_expression_that_gives_up(model, capfd, verb):
     (["network.position.maximum=100000000000"], "GB of memory"),
     (["network.position.maximum=10000000000000"], "network.position.maximum"),
 ])
-def test_networks_that_no_machine_holds(tmp_path, monkeypatch, capsys, corpus_folder, changes, said):
+def test_networks_larger_than_memory_are_refused(tmp_path, monkeypatch, capsys, corpus_folder, changes, message):
     monkeypatch.chdir(tmp_path)
-    assert said in refused(capsys, "pretrain", "bert@tiny", "--corpus", corpus_folder, "--steps", "1", "--out", "run",
-                           *changes)
+    assert message in refusal(capsys, "pretrain", "bert@tiny", "--corpus", corpus_folder, "--steps", 1, "--out", "run",
+                                      *changes)
     assert list(tmp_path.iterdir()) == []

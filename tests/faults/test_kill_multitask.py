@@ -1,10 +1,11 @@
-"""Several tasks at once, killed with -9 in either stage: resumed, they end in the same bytes and the same scores."""
+"""A multi-task run that is killed in either stage resumes to the same bytes and scores."""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
 
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 from toy_tasks import save_model, write_sets
@@ -27,45 +28,44 @@ dev = "pair-dev.jsonl"
 head = "san"
 weight = 0.5
 """
-LAST = 20
+STEPS = 20
 
 
 def files(run: Path) -> dict[str, bytes]:
-    """Weights and answers of all three models; where a model came from is the run's own affair."""
-    found = [path for path in run.rglob("*") if path.suffix in (".safetensors", ".jsonl") and path.name != "log.jsonl"
-             and "checkpoints" not in path.parts]
-    return {str(path.relative_to(run)): path.read_bytes() for path in found}
+    """Weights and predictions of all three models. Other files contain the path of the run."""
+    paths = [path for path in run.rglob("*") if path.suffix in (".safetensors", ".jsonl") and path.name != "log.jsonl"
+              and "checkpoints" not in path.parts]
+    return {str(path.relative_to(run)): path.read_bytes() for path in paths}
 
 
-def test_a_killed_run_of_several_tasks_ends_in_the_same_bytes_and_scores(tmp_path):
+def test_a_killed_multitask_run_resumes_to_the_same_bytes_and_scores(tmp_path):
     save_model(tmp_path / "model", "bert@tiny", "network.dropout=0.1")
     for kind, test in (("classify", 16), ("pair", 0)):
         write_sets(tmp_path, kind, 64, 16, test)
     (tmp_path / "plan.toml").write_text(PLAN)
-    command = ["multitask", tmp_path / "plan.toml", "--model", tmp_path / "model", "--steps", LAST, "--seed", 3,
+    command = ["multitask", tmp_path / "plan.toml", "--model", tmp_path / "model", "--steps", STEPS, "--seed", 3,
                "--json"]
-    whole, run = tmp_path / "whole", tmp_path / "killed"
-    reference = stemma(*command, "--out", whole)
+    uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "killed"
+    reference = stemma(*command, "--out", uninterrupted)
     assert reference.code == 0, reference.err
 
-    def reached(place: Path, step: int) -> bool:
-        return any(int(folder.name.removeprefix("step-")) >= step for folder in (place / "checkpoints").glob("step-*"))
 
-    moments = [lambda: (run / "run.json").is_file(), lambda: reached(run, 8), lambda: (run / "shared.json").is_file(),
-               lambda: reached(run / "tasks" / "first", 8), lambda: (run / "tasks" / "second" / "run.json").is_file(),
-               lambda: reached(run / "tasks" / "second", 12)]
-    for number, moment in enumerate(moments):
-        ended = start(*([*command, "--out", run] if number == 0 else ["resume", run])).kill_when(moment)
-        assert ended.code == -signal.SIGKILL, ended.err
-        if number == 0:  # from now on the run needs its own folder only, and the model to start from
+    first, second = run / "tasks" / "first", run / "tasks" / "second"
+    conditions = [lambda: (run / "run.json").is_file(), lambda: has_checkpoint(run, 8),
+                  lambda: (run / "shared.json").is_file(), lambda: has_checkpoint(first, 8),
+                  lambda: (second / "run.json").is_file(), lambda: has_checkpoint(second, 12)]
+    for index, condition in enumerate(conditions):
+        killed = start(*([*command, "--out", run] if index == 0 else ["resume", run])).kill_when(condition)
+        assert killed.code == -signal.SIGKILL, killed.err
+        if index == 0:  # from now on the run needs only its own folder and the initial model
             for file in [*tmp_path.glob("*.jsonl"), tmp_path / "plan.toml"]:
                 file.unlink()
     assert not (run / "result.json").exists()
     resumed = stemma("resume", run, "--json")
     assert resumed.code == 0, resumed.err
-    assert files(run) == files(whole) and len(files(run)) == 3 + 2 * (2 + 3)
+    assert files(run) == files(uninterrupted) and len(files(run)) == 3 + 2 * (2 + 3)
     assert resumed.json["metrics"] == reference.json["metrics"]
     for name in ("first", "second"):
         assert resumed.json["finetuned"][name]["metrics"] == reference.json["finetuned"][name]["metrics"]
-    assert resumed.json["steps"] == resumed.json["finetuned"]["second"]["steps"] == LAST
+    assert resumed.json["steps"] == resumed.json["finetuned"]["second"]["steps"] == STEPS
     assert not [path for path in run.rglob("*") if path.name.endswith((".tmp", ".old"))]

@@ -1,4 +1,4 @@
-"""Standard input and output, handles, signals and names: a sentence for each, and no control character raw."""
+"""Closed or full streams, long names, few file descriptors and signals give errors; control characters are escaped."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.fee
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`stemma` as a shell starts it."""
-    whole = command.replace("stemma", f"exec {sys.executable} -m stemma")
-    return subprocess.run(["bash", "-c", whole], capture_output=True, text=True, cwd=folder, check=False)
+    """Run the command line in bash, with `stemma` as a separate process."""
+    command_line = command.replace("stemma", f"exec {sys.executable} -m stemma")
+    return subprocess.run(["bash", "-c", command_line], capture_output=True, text=True, cwd=folder, check=False)
 
 
 # ---- streams that are closed or full ----
 
-@pytest.mark.parametrize(("command", "said"), [
+@pytest.mark.parametrize(("command", "message"), [
     ("stemma tree >&-", "standard output is closed"),
     ("stemma tree --json >&-", "standard output is closed"),
     ("stemma tree > /dev/full", "cannot write to standard output: no space left on device"),
@@ -49,67 +49,70 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ("stemma corpus build - --tokenizer tok --out made <&-", "standard input is closed"),
     ("stemma pretrain bert@tiny --corpus - --out made --steps 1 <&-", "standard input is closed"),
 ])
-def test_streams_that_cannot_be_used(tmp_path, tokenizer_folder, command, said):
+def test_closed_or_full_streams_give_an_error(tmp_path, tokenizer_folder, command, message):
     shutil.copytree(tokenizer_folder, tmp_path / "tok")
-    told = shell(command, tmp_path)
-    assert told.returncode == 2 and told.stderr.startswith("error: ") and said in told.stderr, told
-    assert told.stderr.count("\n") == 1 and [path.name for path in tmp_path.iterdir()] == ["tok"]
+    completed = shell(command, tmp_path)
+    assert completed.returncode == 2, completed
+    assert completed.stderr.startswith("error: ") and message in completed.stderr, completed
+    assert completed.stderr.count("\n") == 1 and [path.name for path in tmp_path.iterdir()] == ["tok"]
 
 
 @pytest.mark.parametrize(("command", "code"), [("stemma tree --json 2>&-", 0), ("stemma show nobody 2>&-", 2),
                                                ("stemma show nobody 2> /dev/full", 2), ("stemma tree --json 0<&-", 0)])
-def test_without_a_stream_for_errors_the_exit_code_says_it(tmp_path, command, code):
-    told = shell(command, tmp_path)
-    assert told.returncode == code and told.stderr == ""
-    assert json.loads(told.stdout) if code == 0 else told.stdout == "", "no note strays into the result"
+def test_the_exit_code_is_right_without_stderr(tmp_path, command, code):
+    completed = shell(command, tmp_path)
+    assert completed.returncode == code and completed.stderr == ""
+    assert json.loads(completed.stdout) if code == 0 else completed.stdout == "", "stdout must hold only the result"
 
 
-def inside(lines: str, streams: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What a verb would do that was started with such streams."""
+def run_with_streams(lines: str, streams: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python lines as a command would that was started with these stream redirections."""
     script = "from stemma.cli import output, stdio\nimport logging, os\n" \
              f"with stdio.safe_streams():\n    {lines}"
     return subprocess.run(["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, script], capture_output=True,
                           text=True, cwd=folder, check=False)
 
 
-def test_a_note_that_cannot_be_written_does_not_end_the_command(tmp_path):
-    told = inside("output.Notes().emit(logging.makeLogRecord({'msg': 'worth knowing'})); print('done')", "2> /dev/full",
-                  tmp_path)
-    assert (told.returncode, told.stdout) == (0, "done\n")
+def test_a_note_that_cannot_be_written_does_not_stop_the_command(tmp_path):
+    program = "output.Notes().emit(logging.makeLogRecord({'msg': 'worth knowing'})); print('done')"
+    completed = run_with_streams(program, "2> /dev/full", tmp_path)
+    assert (completed.returncode, completed.stdout) == (0, "done\n")
 
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-", ">&-"])
-def test_no_file_takes_the_number_of_a_closed_stream(tmp_path, closed):
-    """Whatever prints there, a library among them, would print into the file."""
-    told = inside("os.write(file := os.open('made', os.O_CREAT | os.O_WRONLY), str(file).encode())", closed, tmp_path)
-    assert told.returncode == 0 and int((tmp_path / "made").read_text()) > 2, told
+def test_no_file_gets_the_descriptor_of_a_closed_stream(tmp_path, closed):
+    """Otherwise whatever a library prints to that descriptor would go into the file."""
+    program = "os.write(file := os.open('made', os.O_CREAT | os.O_WRONLY), str(file).encode())"
+    completed = run_with_streams(program, closed, tmp_path)
+    assert completed.returncode == 0 and int((tmp_path / "made").read_text()) > 2, completed
 
 
-# ---- names and handles ----
+# ---- long names and few file descriptors ----
 
-LONG = "n" * 300
+LONG_NAME = "n" * 300
 
 
 @pytest.mark.parametrize("words", [
-    ["fill", LONG, "a [MASK]"], ["pretrain", "bert@tiny", "--corpus", LONG, "--steps", "1", "--out", "run"],
-    ["pretrain", LONG, "--corpus", "text.txt", "--out", "run"], ["show", LONG + ".toml"], ["resume", LONG],
-    ["predict", LONG, "text.txt"], ["corpus", "info", LONG], ["tokenizer", "info", LONG],
-    ["corpus", "build", "text.txt", "--tokenizer", LONG, "--out", "made"],
-    ["compare", "bert@tiny", "roberta@tiny", "--corpus", LONG, "--out", "lab", "--tokens", "1000"],
-    ["compare", "bert@tiny", "roberta@tiny", "--corpus", "text.txt", "--out", LONG, "--tokens", "1000"],
+    ["fill", LONG_NAME, "a [MASK]"], ["pretrain", "bert@tiny", "--corpus", LONG_NAME, "--steps", "1", "--out", "run"],
+    ["pretrain", LONG_NAME, "--corpus", "text.txt", "--out", "run"], ["show", LONG_NAME + ".toml"],
+    ["resume", LONG_NAME],
+    ["predict", LONG_NAME, "text.txt"], ["corpus", "info", LONG_NAME], ["tokenizer", "info", LONG_NAME],
+    ["corpus", "build", "text.txt", "--tokenizer", LONG_NAME, "--out", "made"],
+    ["compare", "bert@tiny", "roberta@tiny", "--corpus", LONG_NAME, "--out", "lab", "--tokens", "1000"],
+    ["compare", "bert@tiny", "roberta@tiny", "--corpus", "text.txt", "--out", LONG_NAME, "--tokens", "1000"],
 ], ids=lambda words: " ".join(word[:12] for word in words))
-def test_a_name_of_300_characters(tmp_path, monkeypatch, capsys, words):
+def test_a_name_of_300_characters_gives_an_error(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("a text\n")
     assert main(words) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("error: ") and told.err.count("\n") == 1 and "nnn" in told.err
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and "nnn" in captured.err
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 @pytest.mark.parametrize("verb", ["corpus", "pretrain", "embed"])
-def test_few_open_files(tmp_path, monkeypatch, capsys, text_file, tokenizer_folder, verb):
-    """A limit just above what is open already; afterwards the same command works, as the sentence says."""
+def test_too_many_open_files_give_an_error(tmp_path, monkeypatch, capsys, text_file, tokenizer_folder, verb):
+    """The limit is just above the descriptors in use. With the old limit the same command works, as the error says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEMMA_CACHE", str(tmp_path.with_name(tmp_path.name + "-cache")))
     save_random(tmp_path / "model", tokenizer_folder)
@@ -117,7 +120,7 @@ def test_few_open_files(tmp_path, monkeypatch, capsys, text_file, tokenizer_fold
                "pretrain": ["pretrain", "bert@tiny", *SMALL, "--corpus", str(text_file), "--steps", "1"],
                "embed": ["embed", "model", str(text_file)]}[verb]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with ExitStack() as opened:  # so many handles are free below the limit, whichever others are in use
+    with ExitStack() as opened:  # this many descriptors are free below the limit
         *_, last = (opened.enter_context((tmp_path / "model/config.json").open())
                     for _ in range(1 if verb == "embed" else 6))
         limit = last.fileno()
@@ -126,8 +129,8 @@ def test_few_open_files(tmp_path, monkeypatch, capsys, text_file, tokenizer_fold
         code = main([*command, "--out", "made"])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    told = capsys.readouterr().err
-    assert code == 2 and "too many" in told.lower() and "ulimit -n" in told, told
+    stderr = capsys.readouterr().err
+    assert code == 2 and "too many" in stderr.lower() and "ulimit -n" in stderr, stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     if verb != "pretrain":
         assert main([*command, "--out", "made"]) == 0
@@ -136,19 +139,20 @@ def test_few_open_files(tmp_path, monkeypatch, capsys, text_file, tokenizer_fold
 # ---- the cache ----
 
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CACHE_HOME", "STEMMA_CACHE"])
-def test_a_home_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch, capsys, text_file, variable):
+def test_the_error_for_an_unwritable_cache_names_the_variable(tmp_path, monkeypatch, capsys, text_file, variable):
     monkeypatch.chdir(tmp_path)
     for name in ("XDG_CACHE_HOME", "STEMMA_CACHE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, "/proc/home")  # not even root makes a folder there
+    monkeypatch.setenv(variable, "/proc/home")  # not even root can create a folder there
     assert main(["pretrain", "bert@tiny", *SMALL, "--corpus", str(text_file), "--steps", "1", "--out", "run"]) == 2
-    told = capsys.readouterr().err
-    assert "cannot write the cache /proc/home" in told and "set STEMMA_CACHE to a folder that can be written" in told
+    stderr = capsys.readouterr().err
+    assert "cannot write the cache /proc/home" in stderr
+    assert "set STEMMA_CACHE to a folder that can be written" in stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cache_that_is_there_and_read_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a disk that is mounted so; root may do the rest
+def test_a_read_only_cache_gives_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere, so this pretends
     with pytest.raises(Exception, match="it is read-only.*STEMMA_CACHE"):
         create_cache_folder(tmp_path)
 
@@ -156,8 +160,8 @@ def test_a_cache_that_is_there_and_read_only(tmp_path, monkeypatch):
 # ---- control characters ----
 
 @pytest.fixture(scope="session")
-def hostile(tmp_path_factory, tokenizer_folder) -> Path:
-    """Labels, tokens and a name that a terminal would obey."""
+def files_with_control_characters(tmp_path_factory, tokenizer_folder) -> Path:
+    """A model and data with terminal escape sequences in labels, tokens and a file name."""
     folder = tmp_path_factory.mktemp("hostile")
     save_random(folder / "judge", tokenizer_folder, labels=LABELS)
     save_random(folder / "model", tokenizer_folder)
@@ -165,8 +169,8 @@ def hostile(tmp_path_factory, tokenizer_folder) -> Path:
     file = folder / "model/tokenizer.json"
     content = json.loads(file.read_text())
     special = {token["content"] for token in content["added_tokens"]}
-    content["model"]["vocab"] = {token if token in special else f"{token}\x1b[2J\x9b": number
-                                 for token, number in content["model"]["vocab"].items()}
+    content["model"]["vocab"] = {token if token in special else f"{token}\x1b[2J\x9b": token_id
+                                 for token, token_id in content["model"]["vocab"].items()}
     file.write_text(json.dumps(content))
     rows = [json.dumps({"text": "the old clerk \x1b[2J", "label": label}) for label in LABELS]
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
@@ -182,17 +186,17 @@ def hostile(tmp_path_factory, tokenizer_folder) -> Path:
     ["corpus", "build", "bad\x1b[31m.txt", "--tokenizer", "model", "--out", "made"],
     ["pretrain", "bert@tiny", "--corpus", "x", "--out", "run", "network.\x1b[31m=3"],
 ], ids=lambda words: escape_control(" ".join(words[:3])))
-def test_no_control_character_is_printed_raw(hostile, monkeypatch, capsys, tmp_path, words):
-    shutil.copytree(hostile, tmp_path / "copy")
+def test_control_characters_are_printed_escaped(files_with_control_characters, monkeypatch, capsys, tmp_path, words):
+    shutil.copytree(files_with_control_characters, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     assert main(words) in (0, 2)
-    told = capsys.readouterr()
-    assert not RAW.search(told.out + told.err), (told.out, told.err)
-    assert "\\u001b" in told.out + told.err
+    captured = capsys.readouterr()
+    assert not RAW.search(captured.out + captured.err), (captured.out, captured.err)
+    assert "\\u001b" in captured.out + captured.err
 
 
-def test_json_is_exact(hostile, monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(hostile)
+def test_json_output_keeps_control_characters(files_with_control_characters, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(files_with_control_characters)
     assert main(["evaluate", "judge", "--data", "rows.jsonl", "--out", str(tmp_path / "judged"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["confusion"]["labels"] == list(LABELS)
@@ -200,7 +204,7 @@ def test_json_is_exact(hostile, monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["error"] == "there is no model at model\x1b."
 
 
-def test_our_own_colours_stay_on_a_terminal(monkeypatch):
+def test_stemmas_own_colours_stay_on_a_terminal(monkeypatch):
     from rich.text import Text
 
     class Terminal(io.StringIO):
@@ -217,7 +221,7 @@ def test_our_own_colours_stay_on_a_terminal(monkeypatch):
 
 # ---- signals ----
 
-def test_a_closed_terminal_saves_as_a_request_to_end_does(tmp_path, corpus_folder):
+def test_sighup_saves_a_checkpoint_and_exits_with_130(tmp_path, corpus_folder):
     run = tmp_path / "run"
     running = start("pretrain", "bert@tiny", *SMALL, "--corpus", corpus_folder, "--out", run, "--steps", "2000",
                     "training.checkpoint_every=100000", "training.log_every=1", "--json")
@@ -227,30 +231,30 @@ def test_a_closed_terminal_saves_as_a_request_to_end_does(tmp_path, corpus_folde
     assert "stopped at step" in stopped.err and len(list((run / "checkpoints").iterdir())) == 1
 
 
-def test_a_closed_terminal_leaves_nothing_half_written(tmp_path, text_file, tokenizer_folder):
+def test_sighup_leaves_no_partial_corpus(tmp_path, text_file, tokenizer_folder):
     text = tmp_path / "text.txt"
     text.write_text(text_file.read_text() * 40)
-    place = tmp_path / "place"
-    place.mkdir()
-    running = start("corpus", "build", text, "--tokenizer", tokenizer_folder, "--out", place / "made", "--workers", "1")
-    stopped = running.kill_when(lambda: list(place.glob(".made.*.tmp/*")), signal.SIGHUP)
-    assert stopped.code == 130 and list(place.iterdir()) == []
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    running = start("corpus", "build", text, "--tokenizer", tokenizer_folder, "--out", parent / "made", "--workers", 1)
+    stopped = running.kill_when(lambda: list(parent.glob(".made.*.tmp/*")), signal.SIGHUP)
+    assert stopped.code == 130 and list(parent.iterdir()) == []
 
 
-def test_nohup_is_respected():
-    """Who ignores SIGHUP wants the run to outlive the terminal."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def test_an_ignored_sighup_stays_ignored():
+    """nohup ignores SIGHUP so that the run outlives the terminal."""
+    old_handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signal_handlers(STOP_SIGNALS, lambda number, frame: None) as taken:
+        with signal_handlers(STOP_SIGNALS, lambda number, frame: None) as handled:
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-            assert set(taken) == {signal.SIGINT, signal.SIGTERM}
+            assert set(handled) == {signal.SIGINT, signal.SIGTERM}
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, old_handler)
 
 
 @pytest.mark.slow
-def test_a_run_whose_terminal_vanishes_is_saved(tmp_path, corpus_folder):
-    """The bar can no longer be drawn, which is no reason to lose the checkpoint."""
+def test_a_run_whose_terminal_closes_is_saved(tmp_path, corpus_folder):
+    """The progress bar can no longer be drawn, but the checkpoint must still be written."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", *SMALL, "--corpus", corpus_folder, "--out", run,
                "--steps", "3000", "training.checkpoint_every=100000", "training.log_every=1"]

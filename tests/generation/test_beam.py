@@ -1,4 +1,4 @@
-"""Beam search against looking at every text there is."""
+"""Beam search against an exhaustive search over all texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tokenizer():
     return train_tokenizer(iter(["a b c\n" * 4]), "word", 6, lowercase=False, roles={"end"})
 
 
-def toy(tokenizer, seed: int) -> stemma.Model:
+def build_toy_model(tokenizer, seed: int) -> stemma.Model:
     torch.manual_seed(seed)
     model = stemma.build("gpt2@tiny", tokenizer.vocab_size, CHANGES)
     perturb(model.network, seed)
@@ -35,92 +35,99 @@ def toy(tokenizer, seed: int) -> stemma.Model:
 
 
 def every_text(model: stemma.Model, prompt: list[int], longest: int, alpha: float) -> list[tuple[float, tuple]]:
-    """All texts that end, or are as long as allowed, with what they are compared by: the best first."""
+    """All texts that end or have the maximum length, as (score, tokens, log-probability), best first."""
     end = model.tokenizer.special_token_ids["end"]
-    found = []
+    results = []
     for length in range(1, longest + 1):
         texts = [text for text in itertools.product(range(model.network.vocab_size), repeat=length)
                  if end not in text[:-1] and (text[-1] == end or length == longest)]
         logits = model.logits(torch.tensor([[*prompt, *text] for text in texts])).log_softmax(-1)
         for row, text in zip(logits, texts, strict=True):
-            chance = sum(float(row[len(prompt) - 1 + place, token]) for place, token in enumerate(text))
-            found.append((chance / ((5 + length) / 6) ** alpha, text, chance))
-    return sorted(found, reverse=True)
+            log_probability = sum(float(row[len(prompt) - 1 + index, token]) for index, token in enumerate(text))
+            results.append((log_probability / ((5 + length) / 6) ** alpha, text, log_probability))
+    return sorted(results, reverse=True)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0, -1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_enough_beams_are_exhaustive(tokenizer, seed, alpha):
-    model = toy(tokenizer, seed)
+def test_beam_search_with_enough_beams_equals_exhaustive_search(tokenizer, seed, alpha):
+    model = build_toy_model(tokenizer, seed)
     assert model.network.vocab_size == 6
     prompts = [[3], [4, 5, 3]]
-    found = generate(model, prompts, tokens=3, beams=216, completions=5, length_penalty=alpha, batch=500)
-    for number, prompt in enumerate(prompts):
+    result = generate(model, prompts, tokens=3, beams=216, completions=5, length_penalty=alpha, batch=500)
+    for index, prompt in enumerate(prompts):
         expected = every_text(model, prompt, 3, alpha)[:5]
-        mine = [one for one in found if one.prompt_index == number]
-        assert [one.tokens for one in mine] == [text for _, text, _ in expected]
-        assert [one.log_probability for one in mine] == pytest.approx([chance for *_, chance in expected], abs=1e-4)
+        completions = [completion for completion in result if completion.prompt_index == index]
+        assert [completion.tokens for completion in completions] == [text for _, text, _ in expected]
+        assert [c.log_probability for c in completions] == pytest.approx([value for *_, value in expected], abs=1e-4)
 
 
 def plain_search(model: stemma.Model, prompt: list[int], longest: int, beams: int, alpha: float) -> tuple[int, ...]:
-    """Beam search as it is told: no early end, everything read anew."""
+    """Beam search by its definition: no early stopping and no cache."""
     end = model.tokenizer.special_token_ids["end"]
     live, ended = [((), 0.0)], []
     for length in range(1, longest + 1):
-        found = []
-        for text, chance in live:
+        candidates = []
+        for text, score in live:
             logits = model.logits(torch.tensor([[*prompt, *text]]))[0, -1].log_softmax(-1).tolist()
-            found += [((*text, token), chance + more) for token, more in enumerate(logits)]
-        found = sorted(found, key=lambda pair: -pair[1])[:2 * beams]  # an end must be among the best, too
-        over = [pair for pair in found if pair[0][-1] == end or length == longest]
-        ended += [(chance / ((5 + length) / 6) ** alpha, text) for text, chance in over]
-        live = [pair for pair in found if pair not in over][:beams]
+            candidates += [((*text, token), score + more) for token, more in enumerate(logits)]
+        # 2 * beams, so that at least `beams` hypotheses stay live if others end
+        candidates = sorted(candidates, key=lambda pair: -pair[1])[:2 * beams]
+        finished = [pair for pair in candidates if pair[0][-1] == end or length == longest]
+        ended += [(score / ((5 + length) / 6) ** alpha, text) for text, score in finished]
+        live = [pair for pair in candidates if pair not in finished][:beams]
     return max(ended)[1]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("beams", [2, 4])
-def test_few_beams_find_what_a_plain_search_finds(tokenizer, beams, alpha):
+def test_few_beams_find_what_an_uncached_search_finds(tokenizer, beams, alpha):
     lengths = set()
     for seed in range(20):
-        model = toy(tokenizer, seed)
-        (found,) = generate(model, [[3, 4]], tokens=6, beams=beams, length_penalty=alpha)
-        assert found.tokens == plain_search(model, [3, 4], 6, beams, alpha)
-        lengths.add(len(found.tokens))
+        model = build_toy_model(tokenizer, seed)
+        (result,) = generate(model, [[3, 4]], tokens=6, beams=beams, length_penalty=alpha)
+        assert result.tokens == plain_search(model, [3, 4], 6, beams, alpha)
+        lengths.add(len(result.tokens))
     assert len(lengths) > 1
 
 
-def test_a_length_penalty_favours_length(tokenizer):
-    shorter, longer = (sum(len(one.tokens) for seed in range(6) for one in
-                           generate(toy(tokenizer, seed), [[3], [4]], tokens=8, beams=4, length_penalty=alpha))
-                       for alpha in (0.0, 3.0))
+def test_a_length_penalty_favours_longer_texts(tokenizer):
+    def total_length(alpha):
+        models = [build_toy_model(tokenizer, seed) for seed in range(6)]
+        return sum(len(completion.tokens) for model in models for completion in
+                   generate(model, [[3], [4]], tokens=8, beams=4, length_penalty=alpha))
+
+    shorter, longer = total_length(0.0), total_length(3.0)
     assert shorter < longer
     assert length_penalty(1, 0.6) == 1.0 and length_penalty(7, 1.0) == 2.0
 
 
-@pytest.mark.parametrize("alpha, tokens, over", [(0.0, 20, True), (1.0, 20, False), (1.0, 2, True), (-3.0, 20, True)])
-def test_the_search_goes_on_while_a_beginning_could_still_win(alpha, tokens, over):
-    """After one token a beginning of -2 can reach -2 / ((5 + n) / 6)^alpha, with n from 2 to `tokens`."""
+@pytest.mark.parametrize("alpha, tokens, expected", [(0.0, 20, True), (1.0, 20, False), (1.0, 2, True),
+                                                     (-3.0, 20, True)])
+def test_the_search_continues_while_a_live_hypothesis_could_still_win(alpha, tokens, expected):
+    """After one token a hypothesis with -2 can reach -2 / ((5 + n) / 6)^alpha, with n from 2 to `tokens`."""
     ended = [FinishedHypothesis(-1.4, -1.4, (2,))]
-    assert is_done(-2.0, ended, GenerationOptions(beams=2, length_penalty=alpha), 1, tokens) == over
+    assert is_done(-2.0, ended, GenerationOptions(beams=2, length_penalty=alpha), 1, tokens) == expected
     assert is_done(-math.inf, [], GenerationOptions(beams=2), 1, tokens) and not is_done(-2.0, [],
         GenerationOptions(beams=2), 1, tokens)
 
 
-def test_texts_do_not_end_before_they_may(tokenizer):
+def test_min_tokens_delays_the_end_token(tokenizer):
     end = tokenizer.special_token_ids["end"]
     for seed in range(3):
-        for one in generate(toy(tokenizer, seed), [[3]], tokens=6, min_tokens=4, beams=3, completions=3):
-            assert len(one.tokens) >= 5 and end not in one.tokens[:4]
+        model = build_toy_model(tokenizer, seed)
+        for completion in generate(model, [[3]], tokens=6, min_tokens=4, beams=3, completions=3):
+            assert len(completion.tokens) >= 5 and end not in completion.tokens[:4]
 
 
 def test_a_stop_string_ends_a_beam(tokenizer):
-    found = [one for seed in range(5) for one in generate(toy(tokenizer, seed), [[3]], tokens=6, beams=3, stop="b")]
-    assert all("b" not in one.text for one in found)
-    assert {"stop"} < {one.finish_reason for one in found}
+    models = [build_toy_model(tokenizer, seed) for seed in range(5)]
+    result = [c for model in models for c in generate(model, [[3]], tokens=6, beams=3, stop="b")]
+    assert all("b" not in completion.text for completion in result)
+    assert {"stop"} < {completion.finish_reason for completion in result}
 
 
-def test_beams_and_completions_must_fit(tokenizer):
+def test_more_completions_than_beams_are_refused(tokenizer):
     with pytest.raises(UserError) as error:
-        generate(toy(tokenizer, 0), [[3]], beams=2, completions=3)
+        generate(build_toy_model(tokenizer, 0), [[3]], beams=2, completions=3)
     assert error.value.problems == [("completions", "2 beams cannot give 3 completions; ask for more beams")]

@@ -1,4 +1,4 @@
-"""`fill` guesses what stands behind a mask, as the fill-mask pipeline of transformers does with the same folder."""
+"""`fill` predicts masked tokens, and agrees with the fill-mask pipeline of transformers on the same folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stemma.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, corpus_folder):
-    """A run of a few steps: real enough for the guesses to differ from place to place."""
+    """A run of a few steps, so that predictions differ between positions."""
     folder = tmp_path_factory.mktemp("fill") / "run"
     changes = ["network.width=32", "network.feedforward=48", "corpus.sequence_length=32", "training.batch_size=8",
                "training.precision=fp32", "training.threads=1"]
@@ -29,37 +29,37 @@ def run(tmp_path_factory, corpus_folder):
 
 @pytest.mark.parametrize("text", ["the old [MASK] reads a letter.", "[MASK]", "every scribe copies [MASK]",
                                   "The librarian [MASK] ÀÉ 北京 🙂 in the cellar."])
-def test_the_pipeline_of_transformers_agrees(run, text, capsys):
+def test_fill_agrees_with_the_pipeline_of_transformers(run, text, capsys):
     pipeline = transformers.pipeline("fill-mask", model=str(run / "model"), tokenizer=str(run / "model"))
     expected = pipeline(text, top_k=7)
     assert main(["fill", str(run), text, "--top", "7", "--json"]) == 0
     (prediction,) = json.loads(capsys.readouterr().out)["predictions"]
-    assert [one["token"] for one in prediction["candidates"]] == \
-           [pipeline.tokenizer.convert_ids_to_tokens(one["token"]) for one in expected]
-    assert [one["probability"] for one in prediction["candidates"]] == \
-           pytest.approx([one["score"] for one in expected], abs=1e-5)
-    assert len({one["token"] for one in prediction["candidates"]}) == 7
+    assert [candidate["token"] for candidate in prediction["candidates"]] == \
+           [pipeline.tokenizer.convert_ids_to_tokens(candidate["token"]) for candidate in expected]
+    assert [candidate["probability"] for candidate in prediction["candidates"]] == \
+           pytest.approx([candidate["score"] for candidate in expected], abs=1e-5)
+    assert len({candidate["token"] for candidate in prediction["candidates"]}) == 7
 
 
-def test_several_masks_at_once_agree_too(run):
+def test_several_masks_agree_with_the_pipeline_of_transformers(run):
     text = "the [MASK] copies the [MASK] notes [MASK] the river."
     pipeline = transformers.pipeline("fill-mask", model=str(run / "model"), tokenizer=str(run / "model"))
-    found = fill(stemma.load(run), text, top=3)
+    result = fill(stemma.load(run), text, top=3)
     expected = pipeline(text, top_k=3)
-    assert len(found) == len(expected) == 3
-    for ours, theirs in zip(found, expected, strict=True):
-        assert [one["probability"] for one in ours["candidates"]] == pytest.approx([one["score"] for one in theirs],
-                                                                                   abs=1e-5)
+    assert len(result) == len(expected) == 3
+    for ours, theirs in zip(result, expected, strict=True):
+        assert [c["probability"] for c in ours["candidates"]] == pytest.approx([c["score"] for c in theirs],
+                                                                                               abs=1e-5)
     ids = torch.tensor(pipeline.tokenizer(text)["input_ids"])
-    assert [one["position"] for one in found] == (ids == pipeline.tokenizer.mask_token_id).nonzero().flatten().tolist()
+    assert [c["position"] for c in result] == (ids == pipeline.tokenizer.mask_token_id).nonzero().flatten().tolist()
 
 
-def test_the_run_and_its_model_answer_alike(run):
+def test_a_run_and_its_model_folder_give_the_same_predictions(run):
     text = "a young [MASK] reads"
     assert_close(fill(stemma.load(run), text), fill(stemma.load(run / "model"), text))
 
 
-def test_any_spelling_of_the_mask_will_do(run):
+def test_other_spellings_of_the_mask_token_are_accepted(run):
     model = stemma.load(run)
     assert_close(fill(model, "the <mask> reads"), fill(model, "the [MASK] reads"))
 
@@ -70,13 +70,14 @@ def test_probabilities_are_those_of_the_logits(run):
     encoding = model.tokenizer.encode("the [MASK] reads")
     row = model.logits(torch.tensor([encoding.ids]))[0, prediction["position"]].softmax(-1)
     assert len(prediction["candidates"]) == model.network.vocab_size
-    assert sum(one["probability"] for one in prediction["candidates"]) == pytest.approx(1, abs=1e-4)
-    for one in prediction["candidates"][:20]:
-        assert one["probability"] == pytest.approx(float(row[model.tokenizer.token_to_id(one["token"])]), abs=1e-6)
+    assert sum(candidate["probability"] for candidate in prediction["candidates"]) == pytest.approx(1, abs=1e-4)
+    for candidate in prediction["candidates"][:20]:
+        expected = float(row[model.tokenizer.token_to_id(candidate["token"])])
+        assert candidate["probability"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_rows_without_a_token_are_never_offered(tokenizer_folder):
-    """Published vocabularies are often filled up to a round number."""
+def test_padded_vocabulary_rows_are_never_predicted(tokenizer_folder):
+    """Published embedding matrices are often padded to a round number of rows."""
     tokenizer = Tokenizer.load(tokenizer_folder)
     model = stemma.build("bert@tiny", tokenizer.vocab_size + 9, ["network.width=16"])
     perturb(model.network, 0)
@@ -88,8 +89,8 @@ def test_rows_without_a_token_are_never_offered(tokenizer_folder):
 @pytest.mark.parametrize(("recipe", "learned"), [("xlnet", "predicted tokens in permuted order"),
                                                  ("gpt2", "read text in one direction"),
                                                  ("prefix-lm", "continued texts")])
-def test_a_model_without_masks_says_what_it_can_do(recipe, learned, tokenizer_folder):
-    """Another tokenizer would not help."""
+def test_models_without_masks_are_refused_with_their_training_task(recipe, learned, tokenizer_folder):
+    """With and without a tokenizer, since another tokenizer would not help."""
     model = stemma.build(f"{recipe}@tiny", 320, ["network.width=16", "network.heads=2"])
     for model.tokenizer in (Tokenizer.load(tokenizer_folder), None):
         with pytest.raises(UserError, match=f"{recipe}@tiny cannot fill a mask: in pre-training it {learned}.*stemma "
@@ -97,7 +98,7 @@ def test_a_model_without_masks_says_what_it_can_do(recipe, learned, tokenizer_fo
             fill(model, "the [MASK]")
 
 
-def test_what_cannot_be_filled_is_told(run, tokenizer_folder):
+def test_invalid_arguments_of_fill_are_refused(run, tokenizer_folder):
     model = stemma.load(run)
     with pytest.raises(UserError, match=r"no mask to fill; write \[MASK\]"):
         fill(model, "nothing is missing here")

@@ -1,4 +1,4 @@
-"""Writing on: a cache, a batch and a memory change the time it takes and never the text."""
+"""Text generation: caches, batches and memories never change the text."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.fee
 SHORT = ["corpus.sequence_length=24"]
 MEMORY = ["network.attention.head_width=16", "network.memory.length=8", "corpus.sequence_length=8"]
 KINDS = {
-    "gpt": SHORT,  # post-norm; writes beyond its 24 places
+    "gpt": SHORT,  # post-norm; generates beyond its 24 positions
     "gpt2": SHORT,
-    "gpt3": ["network.attention.windows=[0,6]"],  # prompt and text are longer than the band
+    "gpt3": ["network.attention.windows=[0,6]"],  # prompt and text are longer than the window
     "transformer-xl": [*MEMORY, "network.memory.evaluation=12"],
-    "transformer-xl, all it keeps": [*MEMORY, "network.memory.same_length=false", "network.memory.start=empty"],
+    "transformer-xl, growing memory": [*MEMORY, "network.memory.same_length=false", "network.memory.start=empty"],
     "universal-transformer": SHORT,
     "universal-transformer, convolution": ["network.transition=convolution"],
     "xlnet": MEMORY,
     "gpt2, backward": ["objective.causal_lm.direction=backward"],
     "transformer-xl, backward": [*MEMORY, "objective.causal_lm.direction=backward"],
 }
-WAYS = {"greedy": {"greedy": True, "repetition_penalty": 1.5}, "sampled": {"seed": 7},
-        "cut": {"seed": 7, "temperature": 2.0, "top_k": 30, "top_p": 0.9, "repetition_penalty": 1.2},
-        "beams": {"beams": 3, "completions": 2, "repetition_penalty": 1.5}}
+DECODING = {"greedy": {"greedy": True, "repetition_penalty": 1.5}, "sampled": {"seed": 7},
+            "cut": {"seed": 7, "temperature": 2.0, "top_k": 30, "top_p": 0.9, "repetition_penalty": 1.2},
+            "beams": {"beams": 3, "completions": 2, "repetition_penalty": 1.5}}
 
 
 def model_of(kind: str, seed: int = 0) -> stemma.Model:
@@ -55,84 +55,84 @@ def tokens_of(completions):
     return [completion.tokens for completion in completions]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("decoding", DECODING)
 @pytest.mark.parametrize("kind", KINDS)
-def test_cache_and_batch_never_change_the_text(kind, way):
+def test_cache_and_batch_do_not_change_the_text(kind, decoding):
     model, prompts = model_of(kind), random_prompts(3, 20, 1)
-    found = generate(model, prompts, tokens=26, **WAYS[way])
-    again = generate(model, prompts, tokens=26, cache=False, **WAYS[way])
-    alone = [one for prompt in prompts for one in generate(model, [prompt], tokens=26, **WAYS[way])]
-    assert tokens_of(found) == tokens_of(again) == tokens_of(alone)
-    chances = [one.log_probability for one in found]
-    assert chances == pytest.approx([one.log_probability for one in again], abs=1e-3)
-    assert all(len(one.tokens) == 26 for one in found) and len({token for one in found for token in one.tokens}) > 5
+    result = generate(model, prompts, tokens=26, **DECODING[decoding])
+    again = generate(model, prompts, tokens=26, cache=False, **DECODING[decoding])
+    alone = [c for prompt in prompts for c in generate(model, [prompt], tokens=26, **DECODING[decoding])]
+    assert tokens_of(result) == tokens_of(again) == tokens_of(alone)
+    log_probabilities = [completion.log_probability for completion in result]
+    assert log_probabilities == pytest.approx([completion.log_probability for completion in again], abs=1e-3)
+    assert all(len(c.tokens) == 26 for c in result) and len({token for c in result for token in c.tokens}) > 5
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "transformer-xl", "universal-transformer"])
-def test_the_log_probability_is_that_of_the_whole_text(kind):
+def test_the_log_probability_is_the_sum_over_the_generated_tokens(kind):
     model = model_of(kind)
     (prompt,) = random_prompts(5)
-    (found,) = generate(model, [prompt], tokens=9, seed=1, temperature=1.7)
-    logits = model.logits(torch.tensor([[*prompt, *found.tokens]]))[0].log_softmax(-1)
-    expected = sum(float(logits[4 + number, token]) for number, token in enumerate(found.tokens))
-    assert found.log_probability == pytest.approx(expected, abs=1e-3)
+    (result,) = generate(model, [prompt], tokens=9, seed=1, temperature=1.7)
+    logits = model.logits(torch.tensor([[*prompt, *result.tokens]]))[0].log_softmax(-1)
+    expected = sum(float(logits[4 + index, token]) for index, token in enumerate(result.tokens))
+    assert result.log_probability == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_gpt2_writes_what_transformers_writes(tmp_path, seed):
+def test_gpt2_generates_the_same_tokens_as_transformers(tmp_path, seed):
     reference = random_reference("gpt2", seed, "GPT2LMHeadModel", bos_token_id=1, eos_token_id=None)
     reference.save_pretrained(tmp_path)
-    vocabulary, places = reference.config.vocab_size, reference.config.n_positions
+    vocabulary, positions = reference.config.vocab_size, reference.config.n_positions
     ids = torch.randint(vocabulary, (3, 4), generator=torch.Generator().manual_seed(seed))
     for penalty in (1.0, 1.4):
-        expected = reference.generate(ids, max_new_tokens=places - 4, do_sample=False, repetition_penalty=penalty,
+        expected = reference.generate(ids, max_new_tokens=positions - 4, do_sample=False, repetition_penalty=penalty,
                                       pad_token_id=0)
-        found = generate(stemma.load(tmp_path), ids.tolist(), greedy=True, tokens=places - 4,
-                         repetition_penalty=penalty)
-        assert [list(one.tokens) for one in found] == expected[:, 4:].tolist()
+        result = generate(stemma.load(tmp_path), ids.tolist(), greedy=True, tokens=positions - 4,
+                          repetition_penalty=penalty)
+        assert [list(completion.tokens) for completion in result] == expected[:, 4:].tolist()
 
 
-def test_xlnet_expects_what_transformers_expects(tmp_path):
-    """A place behind the text asks, and only it is hidden from the text."""
+def test_xlnet_next_token_logits_match_transformers(tmp_path):
+    """The query is a position after the text, which the text does not attend to."""
     reference = random_reference("xlnet", 0, "XLNetLMHeadModel")
     reference.save_pretrained(tmp_path)
     ids = torch.randint(reference.config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
     longer = torch.cat([ids, torch.zeros(2, 1, dtype=torch.long)], 1)
-    hidden_from = torch.zeros(2, 8, 8)
-    hidden_from[:, :, -1] = 1
-    asks = torch.zeros(2, 1, 8)
-    asks[:, 0, -1] = 1
+    perm_mask = torch.zeros(2, 8, 8)
+    perm_mask[:, :, -1] = 1
+    target_mapping = torch.zeros(2, 1, 8)
+    target_mapping[:, 0, -1] = 1
     with torch.no_grad():
-        expected = reference(longer, perm_mask=hidden_from, target_mapping=asks).logits[:, 0]
-        found = start_decoding(stemma.load(tmp_path), ids.tolist()).next_logits()
-    assert torch.allclose(found, expected, atol=1e-4)
+        expected = reference(longer, perm_mask=perm_mask, target_mapping=target_mapping).logits[:, 0]
+        result = start_decoding(stemma.load(tmp_path), ids.tolist()).next_logits()
+    assert torch.allclose(result, expected, atol=1e-4)
 
 
-def test_a_memory_writes_without_end_and_places_begin_anew(caplog):
-    for kind, ends_alike in (("transformer-xl", False), ("gpt2", True)):
+def test_only_models_without_memory_warn_beyond_the_context_length(caplog):
+    for kind, expected_warning in (("transformer-xl", False), ("gpt2", True)):
         model = model_of(kind)
-        (found,) = generate(model, random_prompts(4), seed=0, tokens=70)
-        assert len(found.tokens) == 70
-        assert bool(caplog.messages) == ends_alike
+        (result,) = generate(model, random_prompts(4), seed=0, tokens=70)
+        assert len(result.tokens) == 70
+        assert bool(caplog.messages) == expected_warning
     assert caplog.messages == ["the text exceeded the context length of gpt2@tiny (24 tokens); later tokens were "
                                "generated from its last part alone."]
 
 
-def test_where_places_begin_anew_the_last_half_is_read_again():
+def test_beyond_the_context_length_the_last_half_is_the_new_context():
     model = model_of("gpt2")
     reader = start_decoding(model, random_prompts(24))
     with torch.no_grad():
         reader.next_logits()
         reader.append(torch.tensor([5]))
-        found = reader.next_logits()
+        result = reader.next_logits()
         expected = model.logits(reader.input_ids[:, -12:])[:, -1]
-    assert torch.allclose(found, expected, atol=1e-4)
+    assert torch.allclose(result, expected, atol=1e-4)
 
 
-def test_the_seed_decides_and_equal_prompts_differ():
+def test_the_seed_determines_the_text_and_completions_of_one_prompt_differ():
     model, prompts = model_of("gpt2"), random_prompts(5, 6)
     first = generate(model, prompts, seed=1, tokens=20, completions=3)
-    assert [one.prompt_index for one in first] == [0, 0, 0, 1, 1, 1]
+    assert [completion.prompt_index for completion in first] == [0, 0, 0, 1, 1, 1]
     again = generate(model, prompts, seed=1, tokens=20, completions=3, batch=2)
     assert tokens_of(first) == tokens_of(again)
     assert first == generate(model, prompts, seed=1, tokens=20, completions=3)
@@ -143,15 +143,15 @@ def test_the_seed_decides_and_equal_prompts_differ():
     assert tokens_of(generate(model, prompts, tokens=20)) != tokens_of(generate(model, prompts, tokens=20))
 
 
-def test_a_network_in_training_goes_on_training():
+def test_generation_uses_eval_mode_and_restores_training_mode():
     model = model_of("gpt2")
     model.network.train()
     torch.manual_seed(0)
-    one, other = (generate(model, random_prompts(5), greedy=True, tokens=8) for _ in range(2))
-    assert one == other and model.network.training
+    first, second = (generate(model, random_prompts(5), greedy=True, tokens=8) for _ in range(2))
+    assert first == second and model.network.training
 
 
-def test_packed_weights_give_the_same_numbers_beside_the_model():
+def test_prepacked_weights_give_the_same_logits_and_leave_the_model_unchanged():
     model = model_of("gpt2")
     ids = torch.tensor(random_prompts(6, 6, 6))
     expected = model.logits(ids)
@@ -165,20 +165,20 @@ def test_packed_weights_give_the_same_numbers_beside_the_model():
         assert name == other and ours is theirs
 
 
-def test_one_row_needs_no_view():
+def test_few_rows_are_not_prepacked():
     network = model_of("gpt2").network
     assert prepacked_view(network, 2) is network
 
 
-def test_packed_weights_go_when_the_text_is_written(monkeypatch):
+def test_prepacked_weights_are_freed_after_generation(monkeypatch):
     views = []
 
-    def noted(network, rows):
-        made = prepacked_view(network, rows)
-        views.append(weakref.ref(made))
-        return made
+    def recording_view(network, rows):
+        view = prepacked_view(network, rows)
+        views.append(weakref.ref(view))
+        return view
 
-    monkeypatch.setattr("stemma.generation.generate.prepacked_view", noted)
+    monkeypatch.setattr("stemma.generation.generate.prepacked_view", recording_view)
     model = model_of("gpt2")
     assert len(generate(model, random_prompts(5, 5, 5, 5, 5, 5), greedy=True, tokens=18, batch=3)) == 6
     gc.collect()
@@ -188,7 +188,7 @@ def test_packed_weights_go_when_the_text_is_written(monkeypatch):
 @pytest.mark.parametrize("kind", ["gpt2", "xlnet"])
 def test_a_long_prompt_is_refused_or_cropped(kind):
     model, prompts = model_of(kind), random_prompts(4, 30, 40)
-    if kind == "xlnet":  # any length will do
+    if kind == "xlnet":  # any length is allowed
         assert len(generate(model, prompts, greedy=True, tokens=3)) == 3
         return
     with pytest.raises(UserError, match="2 of 3 prompts are too long: gpt2@tiny reads at most 24") as error:
@@ -200,7 +200,7 @@ def test_a_long_prompt_is_refused_or_cropped(kind):
     assert tokens_of(cropped[1:2]) == tokens_of(generate(model, [prompts[1][-24:]], greedy=True, tokens=3))
 
 
-def test_who_cannot_write_is_told_so(tokenizer_folder):
+def test_models_and_prompts_that_cannot_generate_are_refused(tokenizer_folder):
     bert = stemma.build("bert@tiny", 320, ["network.width=16"])
     bert.tokenizer = Tokenizer.load(tokenizer_folder)
     with pytest.raises(UserError, match=r"\(bert@tiny\) reads a text from both sides and cannot .*stemma fill"):

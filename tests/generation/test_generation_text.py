@@ -1,4 +1,4 @@
-"""Between text and tokens: half characters, spaces, stop strings, unknown words, and texts that begin with nothing."""
+"""From tokens to text: partial characters, spaces, stop strings, unknown words and empty prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGES = ["network.layers=1", "network.width=16", "network.heads=2", "network.f
 @pytest.fixture(scope="module")
 def tokenizers():
     text = small_text(documents=8)
-    roles = {"end", "mask"}  # the mask is only there to be a special token
+    roles = {"end", "mask"}  # the mask serves as a special token
     return {kind: train_tokenizer(iter([text]), kind, 300, lowercase=False, roles=roles) for kind in KINDS}
 
 
@@ -33,121 +33,122 @@ def model_of(tokenizer, seed: int = 0, changes: tuple[str, ...] = ()) -> stemma.
     return model
 
 
-def written(tokenizer, prompt: str, text: str, stop=(), kind=PartialCompletion) -> tuple[PartialCompletion, list[str]]:
-    """The pieces in which a text becomes readable, if its tokens come one by one."""
-    before = tokenizer.encode(prompt, special=False).ids
-    both = tokenizer.encode(prompt + text, special=False).ids
-    assert both[:len(before)] == before
-    writing = kind(tokenizer, before, stop, (tokenizer.special_token_ids["end"],))
-    pieces = []
-    for token in both[len(before):]:
-        pieces.append(writing.append(token, -0.5))
-        if writing.finish_reason:
-            return writing, pieces
-    pieces.append(writing.append(tokenizer.special_token_ids["end"], -0.5))
-    return writing, pieces
+def decode_incrementally(tokenizer, prompt: str, text: str, stop=(),
+                         kind=PartialCompletion) -> tuple[PartialCompletion, list[str]]:
+    """The chunks of text that become available as the tokens arrive one by one."""
+    prompt_ids = tokenizer.encode(prompt, special=False).ids
+    all_ids = tokenizer.encode(prompt + text, special=False).ids
+    assert all_ids[:len(prompt_ids)] == prompt_ids
+    completion = kind(tokenizer, prompt_ids, stop, (tokenizer.special_token_ids["end"],))
+    chunks = []
+    for token in all_ids[len(prompt_ids):]:
+        chunks.append(completion.append(token, -0.5))
+        if completion.finish_reason:
+            return completion, chunks
+    chunks.append(completion.append(tokenizer.special_token_ids["end"], -0.5))
+    return completion, chunks
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompt_and_text_together_are_the_whole(tokenizers, kind):
+def test_prompt_and_completion_concatenate_to_the_decoded_text(tokenizers, kind):
     prompt, text = "The old clerk", " reads a letter in the cellar ."
-    writing, pieces = written(tokenizers[kind], prompt, text)
+    completion, chunks = decode_incrementally(tokenizers[kind], prompt, text)
     decoded = tokenizers[kind].decode(tokenizers[kind].encode(prompt + text, special=False).ids)
-    assert prompt + writing.text == decoded and "".join(pieces) == writing.text
-    assert writing.finish_reason == "end" and sum(map(bool, pieces)) > 3
-    assert writing.log_probability == -0.5 * len(writing.tokens)
+    assert prompt + completion.text == decoded and "".join(chunks) == completion.text
+    assert completion.finish_reason == "end" and sum(map(bool, chunks)) > 3
+    assert completion.log_probability == -0.5 * len(completion.tokens)
 
 
-def test_half_a_character_is_held_back(tokenizers):
+def test_partial_characters_are_held_back(tokenizers):
     text = " naïve 北京 🙂🙃 e\u0301."
-    writing, pieces = written(tokenizers["byte_bpe"], "The", text)
-    assert writing.text == "".join(pieces) == text
-    assert not any(REPLACEMENT_CHARACTER in piece for piece in pieces) and "" in pieces
-    assert len(writing.tokens) > len(text)  # most characters took several tokens
+    completion, chunks = decode_incrementally(tokenizers["byte_bpe"], "The", text)
+    assert completion.text == "".join(chunks) == text
+    assert not any(REPLACEMENT_CHARACTER in chunk for chunk in chunks) and "" in chunks
+    assert len(completion.tokens) > len(text)  # most characters took several tokens
 
 
-def test_what_is_no_character_is_still_shown_in_the_end(tokenizers):
+def test_an_incomplete_character_is_shown_at_the_end(tokenizers):
     tokenizer = tokenizers["byte_bpe"]
     half = tokenizer.encode("🙂", special=False).ids[:2]
-    writing = PartialCompletion(tokenizer, tokenizer.encode("The").ids, (), ())
-    assert [writing.append(token, 0.0, last) for token, last in zip(half, (False, True), strict=True)] == ["",
+    completion = PartialCompletion(tokenizer, tokenizer.encode("The").ids, (), ())
+    assert [completion.append(token, 0.0, last) for token, last in zip(half, (False, True), strict=True)] == ["",
         REPLACEMENT_CHARACTER]
     stuck = PartialCompletion(tokenizer, tokenizer.encode("The").ids, (), ())
-    # not for ever, either
+    # it is not held back forever
     assert "".join(stuck.append(half[0], 0.0) for _ in range(9)).count(REPLACEMENT_CHARACTER) >= 4
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "character"])
-@pytest.mark.parametrize("stop, left", [
+@pytest.mark.parametrize("stop, expected", [
     (("letter",), " reads a "), ((" reads",), ""), (("in the",), " reads a letter "),
     (("tter in", "xyz"), " reads a le"), (("cellar.", "e"), " r"), (("zebra",), None), (("cellar.now",), None),
 ])
-def test_stop_strings_are_cut_exactly(tokenizers, kind, stop, left):
+def test_stop_strings_are_cut_exactly(tokenizers, kind, stop, expected):
     text = " reads a letter in the cellar."
-    writing, pieces = written(tokenizers[kind], "The old clerk", text, stop)
-    assert writing.text == "".join(pieces) == (text if left is None else left)
-    assert writing.finish_reason == ("end" if left is None else "stop")
+    completion, chunks = decode_incrementally(tokenizers[kind], "The old clerk", text, stop)
+    assert completion.text == "".join(chunks) == (text if expected is None else expected)
+    assert completion.finish_reason == ("end" if expected is None else "stop")
 
 
-def test_a_special_token_on_the_way_costs_no_space(tokenizers):
+def test_a_special_token_does_not_remove_a_space(tokenizers):
     tokenizer = tokenizers["unigram"]
     first, second = (tokenizer.encode(text, special=False).ids for text in ("The old", "clerk"))
-    writing = PartialCompletion(tokenizer, first, (), ())
+    completion = PartialCompletion(tokenizer, first, (), ())
     for token in (tokenizer.special_token_ids["mask"], *second):
-        writing.append(token, 0.0, token == second[-1])
-    assert writing.text == " clerk"
+        completion.append(token, 0.0, token == second[-1])
+    assert completion.text == " clerk"
 
 
-def test_backward_text_stands_before_the_prompt(tokenizers):
+def test_backward_text_is_put_before_the_prompt(tokenizers):
     tokenizer = tokenizers["byte_bpe"]
-    whole = tokenizer.encode("The old clerk reads a letter", special=False)
-    cut = next(place for place, token in enumerate(whole.ids) if whole.offsets[place][0] >= 13)
-    for stop, left in (((), "The old clerk"), (("old",), " clerk"), (("The", "e o"), "ld clerk")):
-        writing = BackwardCompletion(tokenizer, whole.ids[cut:][::-1], stop, ())
-        for number, token in enumerate(whole.ids[:cut][::-1]):
-            if not writing.finish_reason:
-                writing.append(token, 0.0, number == cut - 1)
-        assert writing.text == left
+    encoding = tokenizer.encode("The old clerk reads a letter", special=False)
+    cut = next(index for index, _ in enumerate(encoding.ids) if encoding.offsets[index][0] >= 13)
+    for stop, expected in (((), "The old clerk"), (("old",), " clerk"), (("The", "e o"), "ld clerk")):
+        completion = BackwardCompletion(tokenizer, encoding.ids[cut:][::-1], stop, ())
+        for index, token in enumerate(encoding.ids[:cut][::-1]):
+            if not completion.finish_reason:
+                completion.append(token, 0.0, index == cut - 1)
+        assert completion.text == expected
     model = model_of(tokenizer, changes=("objective.causal_lm.direction=backward",))
-    (found,) = generate(model, "reads a letter", tokens=8, seed=1)
+    (result,) = generate(model, "reads a letter", tokens=8, seed=1)
     prompt = tokenizer.encode("reads a letter", special=False).ids
-    assert found.text + "reads a letter" == tokenizer.decode([*found.tokens[::-1], *prompt])
-    assert list(stream(model, "reads a letter", tokens=8, seed=1)) == [found.text]
+    assert result.text + "reads a letter" == tokenizer.decode([*result.tokens[::-1], *prompt])
+    assert list(stream(model, "reads a letter", tokens=8, seed=1)) == [result.text]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", [(), ("e",), (" th", "ol")])
-def test_a_stream_is_the_text_in_pieces(tokenizers, kind, stop):
+def test_streamed_chunks_concatenate_to_the_text(tokenizers, kind, stop):
     model = model_of(tokenizers[kind])
     for seed in range(3):
-        (found,) = generate(model, "The old", tokens=24, seed=seed, stop=stop)
-        pieces = list(stream(model, "The old", tokens=24, seed=seed, stop=stop))
-        assert "".join(pieces) == found.text and all(pieces)
-        assert not any(text in found.text for text in stop)
+        (result,) = generate(model, "The old", tokens=24, seed=seed, stop=stop)
+        chunks = list(stream(model, "The old", tokens=24, seed=seed, stop=stop))
+        assert "".join(chunks) == result.text and all(chunks)
+        assert not any(text in result.text for text in stop)
 
 
-def test_a_stream_that_is_left_leaves_the_network_as_it_was(tokenizers):
+def test_a_closed_stream_leaves_the_network_unchanged(tokenizers):
     model = model_of(tokenizers["byte_bpe"])
-    pieces = stream(model, "The old", tokens=40, seed=0)
-    next(pieces)
-    pieces.close()
+    chunks = stream(model, "The old", tokens=40, seed=0)
+    next(chunks)
+    chunks.close()
     assert not any("forward" in vars(module) for module in model.network.modules())
     with pytest.raises(UserError, match="only one text can be streamed"):
         stream(model, "The old", beams=2)
 
 
-def test_the_end_ends_a_row_and_the_others_go_on(tokenizers):
+def test_rows_end_independently_at_the_end_token(tokenizers):
     model = model_of(tokenizers["byte_bpe"])
     end = model.tokenizer.special_token_ids["end"]
-    found = generate(model, ["The"] * 30, tokens=60, seed=0, top_p=1.0)
-    assert {one.finish_reason for one in found} == {"end", "length"}
-    for one in found:
+    result = generate(model, ["The"] * 30, tokens=60, seed=0, top_p=1.0)
+    assert {one.finish_reason for one in result} == {"end", "length"}
+    for one in result:
         assert (one.finish_reason == "end") == (end in one.tokens) and end not in one.tokens[:-1]
     later = generate(model, ["The"] * 30, tokens=60, min_tokens=60, seed=0, top_p=1.0)
     assert {one.finish_reason for one in later} == {"length"}
 
 
-def test_rows_without_a_token_are_never_written(tokenizers):
+def test_padded_vocabulary_rows_are_never_generated(tokenizers):
     model = stemma.build("gpt2@tiny", tokenizers["byte_bpe"].vocab_size + 400, CHANGES)
     model.tokenizer = tokenizers["byte_bpe"]
     for options in ({"seed": 0, "top_p": 1.0}, {"greedy": True}, {"beams": 3}):
@@ -155,19 +156,19 @@ def test_rows_without_a_token_are_never_written(tokenizers):
             assert max(one.tokens) < model.tokenizer.vocab_size
 
 
-def test_words_the_vocabulary_lacks_are_named(tokenizers, caplog):
+def test_unknown_words_give_a_warning(tokenizers, caplog):
     encode(model_of(tokenizers["word"]), "The old zebra reads ñandú and zebra")
     assert caplog.messages == ["the vocabulary lacks 'zebra', 'ñandú', 'and'; the model reads [UNK] there."]
     encode(model_of(tokenizers["byte_bpe"]), "zebra ñandú 北京")
     assert len(caplog.messages) == 1
 
 
-def test_an_empty_prompt_begins_where_texts_begin(tokenizers):
+def test_an_empty_prompt_starts_with_the_end_token(tokenizers):
     model = model_of(tokenizers["byte_bpe"])
     assert encode(model, "") == [model.tokenizer.special_token_ids["end"]]
     (empty,) = generate(model, "", tokens=6, greedy=True)
     assert empty.tokens == generate(model, [[model.tokenizer.special_token_ids["end"]]], tokens=6,
                                     greedy=True)[0].tokens
-    bare = train_tokenizer(iter(["a b c"]), "word", 10, lowercase=False, roles={"mask"})
+    without_end = train_tokenizer(iter(["a b c"]), "word", 10, lowercase=False, roles={"mask"})
     with pytest.raises(UserError, match="the prompt is empty, and this vocabulary has no token"):
-        generate(model_of(bare), "  ")
+        generate(model_of(without_end), "  ")

@@ -1,4 +1,4 @@
-"""From scores to tokens: each rule against its formula, and the draws against the probabilities."""
+"""Sampling: each filter against its formula, and sample frequencies against the probabilities."""
 
 from __future__ import annotations
 
@@ -21,74 +21,74 @@ def random_logits(rows: int = 4, vocabulary: int = 50, seed: int = 0) -> torch.T
     return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 2
 
 
-def kept(probabilities: torch.Tensor, top_k: int | None, top_p: float | None) -> list[set[int]]:
-    """Which tokens may be drawn, in each row."""
+def allowed_tokens(probabilities: torch.Tensor, top_k: int | None, top_p: float | None) -> list[set[int]]:
+    """The tokens that can be sampled, in each row."""
     likely, tokens = filter_top_k_top_p(probabilities, top_k, top_p)
     if tokens is None:
         return [set(range(probabilities.shape[1]))] * len(probabilities)
-    return [{int(token) for token, chance in zip(*row, strict=True) if chance > 0}
+    return [{int(token) for token, probability in zip(*row, strict=True) if probability > 0}
             for row in zip(tokens, likely, strict=True)]
 
 
 def nucleus(row: torch.Tensor, top_p: float) -> set[int]:
-    """The definition: the smallest set of the likeliest that holds at least so much."""
-    chosen, total = set(), 0.0
+    """The definition: the smallest set of most likely tokens with a total probability of at least top_p."""
+    selected, total = set(), 0.0
     for token in row.argsort(descending=True).tolist():
-        chosen.add(token)
+        selected.add(token)
         total += float(row[token])
         if total >= top_p:
             break
-    return chosen
+    return selected
 
 
 @pytest.mark.parametrize("top_p", [0.01, 0.3, 0.7, 0.95, 0.999])
-@pytest.mark.parametrize("look", [2, 1024])
-def test_the_nucleus_is_the_smallest_set(monkeypatch, top_p, look):
-    monkeypatch.setattr(sampling, "NUCLEUS_SHORTLIST", look)
+@pytest.mark.parametrize("shortlist", [2, 1024])
+def test_the_nucleus_is_the_smallest_set_with_probability_top_p(monkeypatch, top_p, shortlist):
+    monkeypatch.setattr(sampling, "NUCLEUS_SHORTLIST", shortlist)
     probabilities = random_logits().softmax(-1)
-    assert kept(probabilities, None, top_p) == [nucleus(row, top_p) for row in probabilities]
+    assert allowed_tokens(probabilities, None, top_p) == [nucleus(row, top_p) for row in probabilities]
 
 
-def test_top_k_then_top_p():
+def test_top_k_is_applied_before_top_p():
     probabilities = random_logits().softmax(-1)
-    assert kept(probabilities, 5, None) == [set(row.topk(5).indices.tolist()) for row in probabilities]
-    assert kept(probabilities, 500, None) == [set(range(50))] * 4
-    assert kept(probabilities, None, 1.0) == [set(range(50))] * 4
-    for row, both in zip(probabilities, kept(probabilities, 5, 0.6), strict=True):
-        left = row * torch.zeros(50).scatter(0, row.topk(5).indices, 1.0)
-        assert both == nucleus(left / left.sum(), 0.6)
+    assert allowed_tokens(probabilities, 5, None) == [set(row.topk(5).indices.tolist()) for row in probabilities]
+    assert allowed_tokens(probabilities, 500, None) == [set(range(50))] * 4
+    assert allowed_tokens(probabilities, None, 1.0) == [set(range(50))] * 4
+    for row, both in zip(probabilities, allowed_tokens(probabilities, 5, 0.6), strict=True):
+        filtered = row * torch.zeros(50).scatter(0, row.topk(5).indices, 1.0)
+        assert both == nucleus(filtered / filtered.sum(), 0.6)
 
 
 @pytest.mark.parametrize("options, power", [({"top_p": 1.0}, 1.0), ({"top_p": 1.0, "temperature": 0.5}, 2.0),
                                             ({"top_k": 4, "temperature": 2.0}, 0.5), ({"top_p": 0.6}, 1.0)])
-def test_draws_come_as_often_as_they_should(options, power):
+def test_sample_frequencies_match_the_probabilities(options, power):
     row = random_logits(1, 12)[0].softmax(-1)
     allowed = torch.zeros(12)
     raised = row**power / (row**power).sum()
-    (chosen,) = kept(raised[None], options.get("top_k"), options.get("top_p"))
-    allowed[list(chosen)] = raised[list(chosen)]
+    (selected,) = allowed_tokens(raised[None], options.get("top_k"), options.get("top_p"))
+    allowed[list(selected)] = raised[list(selected)]
     numbers = torch.rand(40_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    drawn = sample(row.log().expand(40_000, -1), GenerationOptions(**options), numbers)
-    shares = torch.bincount(drawn, minlength=12) / 40_000
-    assert torch.allclose(shares, allowed / allowed.sum(), atol=0.01)
-    assert set(drawn.unique().tolist()) <= chosen
+    samples = sample(row.log().expand(40_000, -1), GenerationOptions(**options), numbers)
+    frequencies = torch.bincount(samples, minlength=12) / 40_000
+    assert torch.allclose(frequencies, allowed / allowed.sum(), atol=0.01)
+    assert set(samples.unique().tolist()) <= selected
 
 
-def test_the_edges_of_the_unit_interval_draw_what_is_possible():
+def test_the_extreme_random_numbers_give_allowed_tokens():
     logits = mask_tokens(random_logits(2, 10), [0, 9], 8)
     for number in (0.0, 1.0 - 2**-53):
         tokens = sample(logits, GenerationOptions(top_p=1.0), torch.full((2,), number, dtype=torch.float64))
         assert all(1 <= int(token) < 8 for token in tokens)
 
 
-def test_the_repetition_penalty_lowers_what_was_said():
+def test_the_repetition_penalty_lowers_logits_of_earlier_tokens():
     logits = torch.tensor([[2.0, -2.0, 1.0, -1.0], [4.0, 3.0, 2.0, 1.0]])
-    found = apply_repetition_penalty(logits, torch.tensor([[0, 1, 1], [3, 3, 3]]), 2.0)
-    assert found.tolist() == [[1.0, -4.0, 1.0, -1.0], [4.0, 3.0, 2.0, 0.5]]
+    result = apply_repetition_penalty(logits, torch.tensor([[0, 1, 1], [3, 3, 3]]), 2.0)
+    assert result.tolist() == [[1.0, -4.0, 1.0, -1.0], [4.0, 3.0, 2.0, 0.5]]
     assert apply_repetition_penalty(logits, torch.tensor([[0], [1]]), 1.0) is logits
 
 
-def test_rows_draw_with_their_own_numbers():
+def test_rows_have_their_own_random_numbers():
     options = GenerationOptions(tokens=5)
     rows = uniform_numbers(options, [[1, 2], [1, 2], [3]], [0, 1, 0], 9)
     assert rows.shape == (3, 5) and len({tuple(row.tolist()) for row in rows}) == 3
@@ -97,7 +97,7 @@ def test_rows_draw_with_their_own_numbers():
     assert not torch.equal(uniform_numbers(options, [[3]], [0], 9 + 2**40)[0], rows[2])
 
 
-def test_by_default_the_nucleus():
+def test_the_default_is_nucleus_sampling():
     assert GenerationOptions().nucleus == NUCLEUS and GenerationOptions(top_k=5).nucleus is None
     assert GenerationOptions(top_p=0.5).nucleus == 0.5
     assert GenerationOptions().do_sample
@@ -119,9 +119,9 @@ def test_by_default_the_nucleus():
      [("top_k", "1 or more"), ("seed", "0 or more"), ("greedy", "temperature, top_k and top_p"),
       ("beams", "temperature, top_k and top_p"), ("beams", "greedy is 1 beam")]),
 ])
-def test_what_contradicts_itself_is_told_all_at_once(options, wrong):
+def test_all_contradicting_options_are_reported_at_once(options, wrong):
     with pytest.raises(UserError, match="cannot be followed") as error:
         GenerationOptions(**options)
-    assert [where for where, _ in error.value.problems] == [where for where, _ in wrong]
-    for (_, said), (_, expected) in zip(error.value.problems, wrong, strict=True):
-        assert expected in said
+    assert [option for option, _ in error.value.problems] == [option for option, _ in wrong]
+    for (_, message), (_, expected) in zip(error.value.problems, wrong, strict=True):
+        assert expected in message

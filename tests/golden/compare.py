@@ -1,11 +1,12 @@
-"""Two versions of the code on one machine: does the working tree compute what the commit BASE computed?
+"""Compares the results of the working tree with those of the commit BASE, on one machine.
 
     python tests/golden/compare.py HEAD~1                      (make golden BASE=HEAD~1)
     python tests/golden/compare.py main --only 'pretrain/*' --jobs 1
 
-BASE is checked out in a temporary worktree, and both carry out the cases of `cases.py` from the same initial weights
-(`driver.py` says how). It is for refactorings: every weight, loss, score and answer must be equal, bit for bit, and
-initial draws equal or of the same distribution (`tensors.py`). Exit code 0: all of it is; 1: something is not.
+BASE is checked out in a temporary worktree, and both versions run the cases of `cases.py` from the same initial weights
+(see `driver.py`). It is for refactorings: weights, losses, scores and predictions must be equal bit for bit. The
+initial weights of a new network must be equal or have the same distribution (`tensors.py`). Exit code 0: equal; 1:
+different.
 """
 
 from __future__ import annotations
@@ -29,135 +30,135 @@ from outcome import BASE, NEW, Report
 from texts import write_stages, write_texts
 from workers import TREE, Comparison, Worker, checked_out
 
-SHOWN = 6  # lines about one case
+MAX_LINES = 6  # per case
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare the working tree with a commit: results must be equal.")
     parser.add_argument("base", metavar="BASE", help="the commit to compare with, such as HEAD or main")
     parser.add_argument("--only", metavar="PATTERN", action="append", help="cases of this name, such as "
                         "'pretrain/*' or electra; may be repeated")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases, and run none")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and exit")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--keep", metavar="DIR", type=Path, help="leave what the cases wrote in this new folder")
-    parser.add_argument("--jobs", metavar="N", type=int, default=2, help="processes at work at a time (default: 2)")
-    parser.add_argument("--own-models", action="store_true", help="each version makes the models that cases "
-                        "start from, where the new one cannot read the base's")
-    found = parser.parse_args(arguments)
-    if found.jobs < 1:
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the output of the cases in this new folder")
+    parser.add_argument("--jobs", metavar="N", type=int, default=2, help="number of parallel processes (default: 2)")
+    parser.add_argument("--own-models", action="store_true", help="each version pre-trains its own start "
+                        "models, for a change of the model format")
+    options = parser.parse_args(arguments)
+    if options.jobs < 1:
         parser.error("--jobs must be 1 or more")
-    if found.keep is not None and found.keep.exists():
-        parser.error(f"{found.keep} exists already; name a folder that does not")
-    known = subprocess.run(["git", "-C", str(TREE), "rev-parse", "--verify", "--quiet", f"{found.base}^{{commit}}"],
-                           capture_output=True, text=True, check=False)
-    if known.returncode:
-        parser.error(f"git knows no commit {found.base}")
-    found.commit = known.stdout.strip()
-    return found
+    if options.keep is not None and options.keep.exists():
+        parser.error(f"{options.keep} exists already; name a folder that does not")
+    parsed = subprocess.run(["git", "-C", str(TREE), "rev-parse", "--verify", "--quiet", f"{options.base}^{{commit}}"],
+                            capture_output=True, text=True, check=False)
+    if parsed.returncode:
+        parser.error(f"git has no commit {options.base}")
+    options.commit = parsed.stdout.strip()
+    return options
 
 
-def chosen_cases(recipes: Sequence[str], only: Sequence[str] | None) -> list[Case]:
-    """A pattern without * is a part of the name."""
-    patterns = ["*"] if only is None else [one if "*" in one else f"*{one}*" for one in only]
+def select_cases(recipes: Sequence[str], only: Sequence[str] | None) -> list[Case]:
+    """The cases that match a pattern; a pattern without * matches any part of a name."""
+    patterns = ["*"] if only is None else [pattern if "*" in pattern else f"*{pattern}*" for pattern in only]
     return [case for case in cases(recipes) if any(fnmatch.fnmatch(case.name, pattern) for pattern in patterns)]
 
 
-def prepare(work: Path, chosen: Sequence[Case], makers: Sequence[Worker]) -> None:
-    """What both versions read: texts, and the models that the base pre-trains for cases that start from one. With two
-    makers, each version reads models of its own."""
+def prepare(work: Path, selected: Sequence[Case], workers: Sequence[Worker]) -> None:
+    """Write the data of the cases and pre-train their start models. With one worker (the base) both versions use its
+    models; with two, each uses its own."""
     write_texts(work / "data")
     write_stages(work / "data" / "stages.toml", SMALL, [*EXACT, "training.batch_size=4"])
-    for maker in makers:
-        maker.models.mkdir(parents=True)
-        for name in sorted({name for case in chosen for name in case.models}):
-            made = maker.ask(case := Case(f"models/{name}", model_commands(name)))
-            if made["error"]:
-                raise RuntimeError(f"the {maker.role} version cannot make the model {name} that others start from: "
-                                   f"{made['error']}")
-            (maker.folder(case) / name / "model").rename(maker.models / name)
+    for worker in workers:
+        worker.models.mkdir(parents=True)
+        for name in sorted({name for case in selected for name in case.models}):
+            response = worker.run_case(case := Case(f"models/{name}", model_commands(name)))
+            if response["error"]:
+                raise RuntimeError(f"the {worker.role} version cannot pre-train the start model {name}: "
+                                   f"{response['error']}")
+            (worker.folder(case) / name / "model").rename(worker.models / name)
 
 
-def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     began = time.perf_counter()
-    with ExitStack() as open_now:
-        tree = open_now.enter_context(checked_out(asked.commit, work / "worktree"))
+    with ExitStack() as stack:
+        tree = stack.enter_context(checked_out(options.commit, work / "worktree"))
         sources = {BASE: tree / "src", NEW: TREE / "src"}
         workers = []
-        for number in range(max(2, asked.jobs)):
-            role = (BASE, NEW)[number % 2]
-            models = work / role / "own" if asked.own_models else work / "models"
+        for index in range(max(2, options.jobs)):
+            role = (BASE, NEW)[index % 2]
+            models = work / role / "own" if options.own_models else work / "models"
             workers.append(Worker(role, sources[role], work, models))
-            open_now.callback(workers[-1].end)
+            stack.callback(workers[-1].end)
         recipes = [worker.recipes() for worker in workers]
-        both = [name for name in recipes[0] if name in recipes[1]]
-        chosen = chosen_cases(both, asked.only)
-        if not chosen:
-            raise RuntimeError(f"no case is called {' or '.join(asked.only)}; --list names all of them")
-        if asked.list:
-            print("\n".join(case.name for case in chosen))
+        common = [name for name in recipes[0] if name in recipes[1]]
+        selected = select_cases(common, options.only)
+        if not selected:
+            raise RuntimeError(f"no case matches {' or '.join(options.only)}; --list prints all names")
+        if options.list:
+            print("\n".join(case.name for case in selected))
             return {"equal": True}
-        prepare(work, chosen, workers[:2] if asked.own_models else workers[:1])
-        widths = max(len(case.name) for case in chosen), len("same distribution")
+        prepare(work, selected, workers[:2] if options.own_models else workers[:1])
+        widths = max(len(case.name) for case in selected), len("same distribution")
         reports = []
-        for report in Comparison(workers, work, asked.keep is not None).run(chosen, asked.jobs):
+        for report in Comparison(workers, work, options.keep is not None).run(selected, options.jobs):
             reports.append(report)
-            if not asked.json:
+            if not options.json:
                 show(report, *widths)
-    return {"base": asked.commit, "equal": all(report.good for report in reports),
+    return {"base": options.commit, "equal": all(report.good for report in reports),
             "seconds": round(time.perf_counter() - began, 1), "left_out": sorted(set(recipes[0]) ^ set(recipes[1])),
             "cases": [asdict(report) for report in reports]}
 
 
-def show(report: Report, width: int, words: int) -> None:
-    told = [f"{report.case:{width}}  {report.verdict:{words}}",
-            *(f"{role} {seconds:5.1f} s" for role, seconds in report.seconds.items())]
-    told += [f"largest difference {report.largest:.2g}"] if report.largest is not None else []
-    told += [f"losses differ from step {report.first_step}"] if report.first_step is not None else []
-    lines = [*report.details[:SHOWN], *report.notes]
-    lines += [f"and {len(report.details) - SHOWN} more"] if len(report.details) > SHOWN else []
-    print("\n".join(["  ".join(told), *(f"    {line}" for line in lines)]), flush=True)
+def show(report: Report, width: int, verdict_width: int) -> None:
+    columns = [f"{report.case:{width}}  {report.verdict:{verdict_width}}",
+               *(f"{role} {seconds:5.1f} s" for role, seconds in report.seconds.items())]
+    columns += [f"largest difference {report.largest:.2g}"] if report.largest is not None else []
+    columns += [f"losses differ from step {report.first_step}"] if report.first_step is not None else []
+    lines = [*report.details[:MAX_LINES], *report.notes]
+    lines += [f"and {len(report.details) - MAX_LINES} more"] if len(report.details) > MAX_LINES else []
+    print("\n".join(["  ".join(columns), *(f"    {line}" for line in lines)]), flush=True)
 
 
-def summary(found: dict[str, Any]) -> str:
+def summary(result: dict[str, Any]) -> str:
     counts: dict[str, int] = {}
-    for case in found["cases"]:
+    for case in result["cases"]:
         counts[case["verdict"]] = counts.get(case["verdict"], 0) + 1
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-    aside = f"; recipes of one version alone: {', '.join(found['left_out'])}" if found["left_out"] else ""
-    count = len(found["cases"])
-    return (f"{count} case{'' if count == 1 else 's'} against {found['base'][:10]} in {found['seconds']:.0f} s: {told}"
-            f"{aside}")
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    left_out = f"; recipes of only one version: {', '.join(result['left_out'])}" if result["left_out"] else ""
+    count = len(result["cases"])
+    return (f"{count} case{'' if count == 1 else 's'} against {result['base'][:10]} in {result['seconds']:.0f} s: "
+            f"{verdicts}{left_out}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parsed(arguments)
+    options = parse_arguments(arguments)
 
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def stop(number: int, frame: object) -> NoReturn:
-        for each in ending:
-            signal.signal(each, signal.SIG_IGN)  # what follows is short, and is not to be interrupted
+        for name in signals:
+            signal.signal(name, signal.SIG_IGN)  # do not interrupt the removal of the worktree
         raise KeyboardInterrupt
 
-    for each in ending:  # so that the worktree is removed however it ends
-        signal.signal(each, stop)
-    with ExitStack() as open_now:
-        if asked.keep is None:
-            work = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="golden-")))
+    for name in signals:  # so that the worktree is always removed
+        signal.signal(name, stop)
+    with ExitStack() as stack:
+        if options.keep is None:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="golden-")))
         else:
-            work = asked.keep.resolve()
+            work = options.keep.resolve()
             work.mkdir(parents=True)
         try:
-            found = compare(asked, work)
+            result = compare(options, work)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
-    if not asked.list:
-        print(json.dumps(found) if asked.json else summary(found))
-    return 0 if found["equal"] else 1
+    if not options.list:
+        print(json.dumps(result) if options.json else summary(result))
+    return 0 if result["equal"] else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Tensors of two versions side by side: which belongs to which, whether they are equal, and whether two random draws
-come from one distribution."""
+"""Compares tensors of two versions: pairs them by name or shape, and tests whether they are equal or (random
+initial weights) have the same distribution."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from torch import Tensor, nn
 RENAMED: tuple[tuple[str, str], ...] = ()
 
 ERRORS = 5.0  # standard errors by which means and standard deviations may differ: 1 in 1.7 million by chance
-ROW_ERRORS = 7.0  # of a single row: there are thousands of rows, and few numbers in each
-DISTANCE = 2.69  # Kolmogorov and Smirnov's, times sqrt(2 / n): 1 in a million by chance
-FEWEST = 32  # of fewer numbers no deviation is estimated
+ROW_ERRORS = 7.0  # for a single row: there are thousands of rows with few elements each
+DISTANCE = 2.69  # of the Kolmogorov-Smirnov test, times sqrt(2 / n): 1 in a million by chance
+MIN_COUNT = 32  # below this no standard deviation is estimated
 
-EQUAL, ALIKE = "equal draw", "same distribution"
-LOADED = "loaded"  # the mark of a parameter that was read from a model and not drawn: how many of its numbers
+EQUAL, SAME_DISTRIBUTION = "equal weights", "same distribution"
+LOADED = "loaded"  # attribute of a parameter: how many of its elements were loaded from a model
 
 
 def write_weights(file: Path, network: nn.Module) -> None:
-    """The parameters, in their order (safetensors sorts them) and with their marks."""
+    """Write the parameters with their order (safetensors sorts them) and their numbers of loaded elements."""
     named = dict(network.named_parameters())
-    loaded = {name: getattr(one, LOADED) for name, one in named.items() if hasattr(one, LOADED)}
-    save_file({name: one.detach().clone().contiguous() for name, one in named.items()}, file,
+    loaded = {name: getattr(parameter, LOADED) for name, parameter in named.items() if hasattr(parameter, LOADED)}
+    save_file({name: parameter.detach().clone().contiguous() for name, parameter in named.items()}, file,
               {"order": json.dumps(list(named)), LOADED: json.dumps(loaded)})
 
 
 def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The parameters in their order, and of those that were read from a model how many numbers were."""
+    """The parameters in their order, and the number of loaded elements by name."""
     with safe_open(file, framework="pt") as stored:
-        told = {key: json.loads(names) for key, names in stored.metadata().items()}
-        return {name: stored.get_tensor(name) for name in told["order"]}, told[LOADED]
+        metadata = {key: json.loads(value) for key, value in stored.metadata().items()}
+        return {name: stored.get_tensor(name) for name in metadata["order"]}, metadata[LOADED]
 
 
 @dataclass(frozen=True)
 class Matched:
-    """Names of the base with names of the new version; `by_order` are those whose name is another one."""
+    """Pairs of parameter names (base, new version); `by_order` are those with different names."""
 
     pairs: dict[str, str] = field(default_factory=dict)
     by_order: list[tuple[str, str]] = field(default_factory=list)
@@ -56,36 +56,36 @@ class Matched:
 
 
 def match(base: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> Matched:
-    """By name where name and shape agree; the others in order, among those of the same shape."""
+    """Pair by name if the shapes agree; pair the others in order among those of the same shape."""
     pairs: dict[str, str] = {}
     for name in base:
-        known = name
+        new_name = name
         for pattern, replacement in RENAMED:
-            known = re.sub(pattern, replacement, known)
-        if known in new and new[known].shape == base[name].shape:
-            pairs[name] = known
-    taken, by_order, only_base = set(pairs.values()), [], []
-    waiting: dict[tuple[int, ...], list[str]] = {}
+            new_name = re.sub(pattern, replacement, new_name)
+        if new_name in new and new[new_name].shape == base[name].shape:
+            pairs[name] = new_name
+    paired, by_order, only_base = set(pairs.values()), [], []
+    unpaired: dict[tuple[int, ...], list[str]] = {}
     for name in new:
-        if name not in taken:
-            waiting.setdefault(tuple(new[name].shape), []).append(name)
+        if name not in paired:
+            unpaired.setdefault(tuple(new[name].shape), []).append(name)
     for name in base:
         if name in pairs:
             continue
-        candidates = waiting.get(tuple(base[name].shape), [])
+        candidates = unpaired.get(tuple(base[name].shape), [])
         if candidates:
             pairs[name] = candidates.pop(0)
             by_order.append((name, pairs[name]))
         else:
             only_base.append(name)
-    return Matched(pairs, by_order, only_base, [name for names in waiting.values() for name in names])
+    return Matched(pairs, by_order, only_base, [name for names in unpaired.values() for name in names])
 
 
 def digest(tensor: Tensor) -> str:
-    """Of type, shape and bytes, whatever its name."""
-    told = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    told.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return told.hexdigest()
+    """Digest of dtype, shape and bytes."""
+    checksum = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    checksum.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return checksum.hexdigest()
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:
@@ -94,17 +94,17 @@ def same_bytes(a: Tensor, b: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    largest: float  # of tensors that belong together
+    largest: float  # over paired tensors
     where: str
     unequal: int
-    lonely: int  # tensors of either side that have no counterpart
+    unmatched: int  # tensors of either side without a counterpart
 
 
 def difference(base: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> Difference | None:
-    """None where all tensors are equal: those of one name, and the others as a multiset, whatever they are called."""
+    """None if all tensors are equal: those of the same name, and the others as a multiset, whatever their names."""
     common = [name for name in base if name in new and base[name].shape == new[name].shape]
-    rest = [Counter(digest(side[name]) for name in side if name not in common) for side in (base, new)]
-    if rest[0] == rest[1] and all(same_bytes(base[name], new[name]) for name in common):
+    others = [Counter(digest(side[name]) for name in side if name not in common) for side in (base, new)]
+    if others[0] == others[1] and all(same_bytes(base[name], new[name]) for name in common):
         return None
     matched = match(base, new)
     unequal = {name: _distance(base[name], new[other]) for name, other in matched.pairs.items()
@@ -116,12 +116,12 @@ def difference(base: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> Differe
 def _distance(a: Tensor, b: Tensor) -> float:
     if not a.numel():
         return 0.0
-    found = float((a.double() - b.double()).abs().max())
-    return math.inf if math.isnan(found) else found
+    largest = float((a.double() - b.double()).abs().max())
+    return math.inf if math.isnan(largest) else largest
 
 
-def draw_verdict(base: Tensor, new: Tensor) -> str:
-    """"equal draw", "same distribution", or what is different."""
+def init_verdict(base: Tensor, new: Tensor) -> str:
+    """EQUAL, SAME_DISTRIBUTION, or the difference in words."""
     if same_bytes(base, new):
         return EQUAL
     base, new = base.detach().double(), new.detach().double()
@@ -129,15 +129,15 @@ def draw_verdict(base: Tensor, new: Tensor) -> str:
     if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
         return "not finite"
     if _constant(a) or _constant(b):
-        return f"{_told(a)}, now {_told(b)}"
+        return f"{_describe(a)}, now {_describe(b)}"
     count = len(a)
-    if count < FEWEST:
-        return ALIKE
-    spreads = [float(side.std()) for side in (a, b)]
-    if abs(float(a.mean() - b.mean())) > ERRORS * math.hypot(*spreads) / math.sqrt(count):
+    if count < MIN_COUNT:
+        return SAME_DISTRIBUTION
+    deviations = [float(side.std()) for side in (a, b)]
+    if abs(float(a.mean() - b.mean())) > ERRORS * math.hypot(*deviations) / math.sqrt(count):
         return f"mean {float(a.mean()):.4g}, now {float(b.mean()):.4g}"
-    if abs(spreads[0] - spreads[1]) > ERRORS * math.hypot(_deviation_error(a), _deviation_error(b)):
-        return f"standard deviation {spreads[0]:.4g}, now {spreads[1]:.4g}"
+    if abs(deviations[0] - deviations[1]) > ERRORS * math.hypot(_deviation_error(a), _deviation_error(b)):
+        return f"standard deviation {deviations[0]:.4g}, now {deviations[1]:.4g}"
     if _largest_gap(a, b) > DISTANCE * math.sqrt(2 / count):
         return "another shape of the distribution"
     return _rows_verdict(base, new)
@@ -147,7 +147,7 @@ def _constant(values: Tensor) -> bool:
     return bool((values == values[0]).all())
 
 
-def _told(values: Tensor) -> str:
+def _describe(values: Tensor) -> str:
     return f"constant {float(values[0]):.4g}" if _constant(values) else "random"
 
 
@@ -159,36 +159,36 @@ def _deviation_error(values: Tensor) -> float:
 
 
 def _largest_gap(a: Tensor, b: Tensor) -> float:
-    """Between the two empirical distribution functions."""
+    """The largest difference between the two empirical distribution functions."""
     a, b = a.sort().values, b.sort().values
-    places = torch.cat([a, b])
-    below = [torch.searchsorted(side, places, right=True).double() / len(side) for side in (a, b)]
+    values = torch.cat([a, b])
+    below = [torch.searchsorted(side, values, right=True).double() / len(side) for side in (a, b)]
     return float((below[0] - below[1]).abs().max())
 
 
 def _rows_verdict(base: Tensor, new: Tensor) -> str:
-    """Rows of a matrix may be drawn differently: queries smaller than keys, a row for padding that is zero."""
-    if base.ndim < 2 or base[0].numel() < FEWEST:
-        return ALIKE
+    """Rows of a matrix may have different distributions: queries smaller than keys, or a padding row of zeros."""
+    if base.ndim < 2 or base[0].numel() < MIN_COUNT:
+        return SAME_DISTRIBUTION
     rows = [side.reshape(len(side), -1) for side in (base, new)]
-    spreads = [side.std(1) for side in rows]
-    still = [spread == 0 for spread in spreads]
-    if not torch.equal(still[0], still[1]) or not torch.equal(rows[0][still[0]], rows[1][still[1]]):
+    deviations = [side.std(1) for side in rows]
+    constant = [deviation == 0 for deviation in deviations]
+    if not torch.equal(constant[0], constant[1]) or not torch.equal(rows[0][constant[0]], rows[1][constant[1]]):
         return "other rows are constant"
-    ratios = (spreads[0][~still[0]] / spreads[1][~still[1]]).log().abs()
+    ratios = (deviations[0][~constant[0]] / deviations[1][~constant[1]]).log().abs()
     if len(ratios) and float(ratios.max()) > ROW_ERRORS / math.sqrt(rows[0].shape[1]):
-        place = int((~still[0]).nonzero()[ratios.argmax()])
-        return f"row {place}: standard deviation {float(spreads[0][place]):.4g}, now {float(spreads[1][place]):.4g}"
-    return ALIKE
+        row = int((~constant[0]).nonzero()[ratios.argmax()])
+        return f"row {row}: standard deviation {float(deviations[0][row]):.4g}, now {float(deviations[1][row]):.4g}"
+    return SAME_DISTRIBUTION
 
 
-def draws_verdict(base: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tuple[str, list[str]]:
-    """Of a whole network: the least equal of its parameters, and what is to be said of single ones."""
+def network_init_verdict(base: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tuple[str, list[str]]:
+    """The verdict over all parameters of a network, and the problems by parameter."""
     matched = match(base, new)
-    told = {name: draw_verdict(base[name], new[other]) for name, other in matched.pairs.items()}
-    problems = [f"{name}: {found}" for name, found in told.items() if found not in (EQUAL, ALIKE)]
+    verdicts = {name: init_verdict(base[name], new[other]) for name, other in matched.pairs.items()}
+    problems = [f"{name}: {verdict}" for name, verdict in verdicts.items() if verdict not in (EQUAL, SAME_DISTRIBUTION)]
     problems += [f"{name}: only in the base" for name in matched.only_base]
     problems += [f"{name}: only in the new version" for name in matched.only_new]
     if problems:
         return "different", problems
-    return (EQUAL if all(found == EQUAL for found in told.values()) else ALIKE), []
+    return (EQUAL if all(verdict == EQUAL for verdict in verdicts.values()) else SAME_DISTRIBUTION), []

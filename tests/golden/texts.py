@@ -1,5 +1,5 @@
-"""What both versions read: running text, pairs, dialogues, queries, examples of every task, and plans. Written once,
-and the same on every machine."""
+"""The data that both versions read: text, text pairs, dialogues, queries, examples of every task, and plans. They are
+the same on every machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ GOOD, BAD = ["mends", "praises", "finds", "paints"], ["loses", "breaks", "burns"
 THINGS = ["a wooden boat", "the stone bridge", "seven lanterns", "an iron key", "the garden gate", "one blue kettle",
           "the harbour map", "a broken clock"]
 PLACES = ["near the mill", "behind the church", "before winter", "in Rotterdam", "at the market", "without a word"]
-LINKS = ["However,", "Therefore,", "Because of that,", "For example,", "Meanwhile,", ""]
+CONNECTIVES = ["However,", "Therefore,", "Because of that,", "For example,", "Meanwhile,", ""]
 WORDS = ["boat", "bridge", "lantern", "key", "gate", "kettle", "map", "clock", "mill", "church", "winter", "market"]
 KINDS = ("classify", "pair", "regress", "choice", "qa", "tag", "rank")
 
 
 def write_texts(folder: Path, seed: int = 0) -> None:
-    """Everything that a case may name as {data}/FILE."""
+    """Write all files that cases name as {data}/FILE."""
     folder.mkdir(parents=True)
     rng = random.Random(seed)
     _write(folder / "text.txt", _documents(rng, 60))
@@ -29,27 +29,27 @@ def write_texts(folder: Path, seed: int = 0) -> None:
     _write(folder / "pairs-dev.tsv", "source\ttarget\n" + "".join(f"{a}\t{b}\n" for a, b in _pairs(rng, 12)))
     _write(folder / "sources.txt", "".join(f"{a}\n" for a, _ in _pairs(rng, 4)))
     _lines(folder / "talks.jsonl", [{"turns": _turns(rng)} for _ in range(40)])
-    clicks = [(rng.choice(THINGS), _sentence(rng), number % 3) for number in range(60)]
+    clicks = [(rng.choice(THINGS), _sentence(rng), index % 3) for index in range(60)]
     _write(folder / "clicks.tsv", "query\ttitle\tlabel\n" + "".join(f"{q}\t{t}\t{n}\n" for q, t, n in clicks))
     _write(folder / "entities.txt", "".join(f"{name}\tperson\n" for name in NAMES) + "Rotterdam\tplace\n")
     _write(folder / "held-out.txt", _documents(rng, 4))
     _write(folder / "sentences.txt", "".join(f"{_sentence(rng)}\n" for _ in range(6)))
     for kind in KINDS:
-        for part, count in (("train", 48), ("dev", 16)):
-            _lines(folder / f"{kind}-{part}.jsonl", [MAKERS[kind](rng) for _ in range(count)])
+        for split, count in (("train", 48), ("dev", 16)):
+            _lines(folder / f"{kind}-{split}.jsonl", [MAKERS[kind](rng) for _ in range(count)])
     _write(folder / "tasks.toml", "".join(
         f'[tasks.{kind}]\nkind = "{kind}"\ntrain = "{kind}-train.jsonl"\ndev = "{kind}-dev.jsonl"\n' for kind in KINDS)
         + '[tasks.both]\nkind = "pair"\ntrain = "pair-train.jsonl"\ndev = "pair-dev.jsonl"\nhead = "san"\n')
 
 
-def write_stages(file: Path, changes: Sequence[str], gentle: Sequence[str]) -> None:
-    """A plan of four stages, with these changes of its pre-training and of its fine-tune."""
+def write_stages(file: Path, changes: Sequence[str], finetune_changes: Sequence[str]) -> None:
+    """Write a plan of four stages, with overrides for pre-training and for fine-tuning."""
     _write(file, "\n".join([
         '[stages.general]', 'recipe = "bert@tiny"', 'corpus = "text.txt"', "steps = 8",
         f"changes = {json.dumps(changes)}", '[stages.domain]', 'corpus = "domain.txt"', "steps = 8",
         '[stages.task]', 'texts_of = "finetune"', "epochs = 2",
         '[stages.finetune]', 'task = "classify"', 'train = "classify-train.jsonl"', 'dev = "classify-dev.jsonl"',
-        "epochs = 1", f"changes = {json.dumps(gentle)}", ""]))
+        "epochs = 1", f"changes = {json.dumps(finetune_changes)}", ""]))
 
 
 def _write(file: Path, text: str) -> None:
@@ -61,18 +61,18 @@ def _lines(file: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _sentence(rng: random.Random, verb: str | None = None) -> str:
-    said = f"{rng.choice(NAMES)} {verb or rng.choice(GOOD + BAD)} {rng.choice(THINGS)} {rng.choice(PLACES)}."
-    return f"{rng.choice(THINGS)[2:].strip().capitalize()} and {said}" if rng.random() < 0.2 else said
+    sentence = f"{rng.choice(NAMES)} {verb or rng.choice(GOOD + BAD)} {rng.choice(THINGS)} {rng.choice(PLACES)}."
+    return f"{rng.choice(THINGS)[2:].strip().capitalize()} and {sentence}" if rng.random() < 0.2 else sentence
 
 
 def _documents(rng: random.Random, count: int) -> str:
-    """One sentence a line, a blank line between documents; some begin with a word that links them to the one before."""
-    return "\n\n".join("\n".join(f"{rng.choice(LINKS) if number else ''} {_sentence(rng)}".strip()
-                                 for number in range(rng.randint(4, 14))) for _ in range(count)) + "\n"
+    """One sentence per line, a blank line between documents; some sentences begin with a discourse connective."""
+    return "\n\n".join("\n".join(f"{rng.choice(CONNECTIVES) if index else ''} {_sentence(rng)}".strip()
+                                 for index in range(rng.randint(4, 14))) for _ in range(count)) + "\n"
 
 
 def _pairs(rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """Every word has one translation, three places on."""
+    """Every word is translated to the word three positions later in WORDS."""
     sources = [[rng.choice(WORDS) for _ in range(rng.randint(1, 9))] for _ in range(count)]
     return [(" ".join(words), " ".join(WORDS[(WORDS.index(word) + 3) % len(WORDS)] for word in words))
             for words in sources]
@@ -88,27 +88,27 @@ def _classify(rng: random.Random) -> dict[str, Any]:
 
 
 def _pair(rng: random.Random) -> dict[str, Any]:
-    made = _classify(rng)
-    return {"text_a": _sentence(rng), "text_b": made["text"], "label": "yes" if made["label"] == "good" else "no"}
+    example = _classify(rng)
+    return {"text_a": _sentence(rng), "text_b": example["text"], "label": "yes" if example["label"] == "good" else "no"}
 
 
 def _regress(rng: random.Random) -> dict[str, Any]:
-    made = _classify(rng)
-    return {"text": made["text"], "score": (1.0 if made["label"] == "good" else -1.0) + rng.random()}
+    example = _classify(rng)
+    return {"text": example["text"], "score": (1.0 if example["label"] == "good" else -1.0) + rng.random()}
 
 
 def _choice(rng: random.Random) -> dict[str, Any]:
-    place = rng.randrange(3)
-    options = [_sentence(rng, rng.choice(GOOD if number == place else BAD)) for number in range(3)]
-    return {"context": _sentence(rng), "question": "what then?", "options": options, "label": place}
+    correct = rng.randrange(3)
+    options = [_sentence(rng, rng.choice(GOOD if index == correct else BAD)) for index in range(3)]
+    return {"context": _sentence(rng), "question": "what then?", "options": options, "label": correct}
 
 
 def _qa(rng: random.Random) -> dict[str, Any]:
     """One question in four has no answer."""
-    told, answer = _sentence(rng), rng.choice(THINGS)
-    context = f"{told} {rng.choice(NAMES)} asks for {answer} {rng.choice(PLACES)}."
-    known = rng.random() < 0.75
-    answers = [{"text": answer, "answer_start": context.rindex(answer)}] if known else []
+    first, answer = _sentence(rng), rng.choice(THINGS)
+    context = f"{first} {rng.choice(NAMES)} asks for {answer} {rng.choice(PLACES)}."
+    answerable = rng.random() < 0.75
+    answers = [{"text": answer, "answer_start": context.rindex(answer)}] if answerable else []
     return {"id": f"{rng.random():.12f}", "context": context, "question": "asks for what?", "answers": answers}
 
 
@@ -117,7 +117,7 @@ def _tag(rng: random.Random) -> dict[str, Any]:
     for text, kind in ((rng.choice(NAMES), "PER"), (rng.choice(GOOD), ""), (rng.choice(THINGS), "OBJ")):
         parts = text.split()
         words += parts
-        tags += [f"{'I' if number else 'B'}-{kind}" if kind else "O" for number in range(len(parts))]
+        tags += [f"{'I' if index else 'B'}-{kind}" if kind else "O" for index in range(len(parts))]
     return {"words": words, "tags": tags}
 
 

@@ -1,8 +1,8 @@
-"""Does what was built work where the repository is not? `make test-dist` runs this on the wheel and the sdist in dist/.
+"""Smoke test of the wheel and the sdist in dist/, outside of the repository; `make test-dist` runs it.
 
-Each is installed into an environment of its own, outside of the repository. To be quick, and to need no network, the
-environment borrows what the wheel requires from the one that runs this, by links: the declared requirements and theirs,
-nothing else. So a file, an entry point or a requirement that the wheel forgets to state is missed here too.
+Each is installed into a separate environment. To be fast and to work offline, the environment links to the installed
+packages that the wheel requires, and to their requirements, but to no others. So a missing file, entry point or
+requirement of the wheel makes the test fail.
 """
 
 from __future__ import annotations
@@ -44,78 +44,79 @@ def main() -> None:
     folder = parser.parse_args().dist.resolve()
     wheel, sdist = only(folder, "*.whl"), only(folder, "*.tar.gz")
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="stemma-dist-") as place:
-        away = Path(place)
-        if away.resolve().is_relative_to(ROOT):
-            sys.exit(f"error: temporary files lie inside of the repository ({away}); set TMPDIR to a folder elsewhere.")
-        complete(wheel, sdist)
-        with ThreadPoolExecutor() as side_by_side:
-            tried = {wheel.name: side_by_side.submit(smoke, wheel, away / "wheel"),
-                     sdist.name: side_by_side.submit(lambda: smoke(rebuilt(sdist, away / "rebuilt"), away / "sdist"))}
-        for name, told in tried.items():
-            print(name, *told.result(), sep="\n  ")
+    with tempfile.TemporaryDirectory(prefix="stemma-dist-") as temporary:
+        outside = Path(temporary)
+        if outside.resolve().is_relative_to(ROOT):
+            sys.exit(f"error: temporary files are inside of the repository ({outside}); set TMPDIR to another folder.")
+        check_contents(wheel, sdist)
+        with ThreadPoolExecutor() as executor:
+            futures = {wheel.name: executor.submit(smoke, wheel, outside / "wheel"),
+                       sdist.name: executor.submit(
+                           lambda: smoke(build_wheel(sdist, outside / "rebuilt"), outside / "sdist"))}
+        for name, future in futures.items():
+            print(name, *future.result(), sep="\n  ")
     print(f"both work; {time.perf_counter() - begun:.0f} s")
 
 
 def only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        sys.exit(f"error: {folder} holds {len(found)} files {pattern}, and one is tested; `make dist` builds it.")
-    return found[0]
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
+        sys.exit(f"error: {folder} has {len(files)} files {pattern}, and one is tested; `make dist` builds it.")
+    return files[0]
 
 
-def complete(wheel: Path, sdist: Path) -> None:
-    """Everything that git knows is in the sdist, and everything of the package in the wheel. Without git, the sdist is
-    compared with the wheel alone."""
+def check_contents(wheel: Path, sdist: Path) -> None:
+    """Check that the sdist has all tracked files and the wheel all tracked files of the package. Without git, the sdist
+    is compared with the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {name for name in archive.namelist() if ".dist-info/" not in name}
     with tarfile.open(sdist) as archive:
         in_sdist = {name.partition("/")[2] for name in archive.getnames()}
-    told = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
-    tracked = {name for name in told.stdout.split("\0") if name and (ROOT / name).exists()}
-    if told.returncode or not tracked:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    tracked = {name for name in listing.stdout.split("\0") if name and (ROOT / name).exists()}
+    if listing.returncode or not tracked:
         tracked = {f"src/{name}" for name in in_wheel}
-    wanted = {name.removeprefix("src/") for name in tracked if name.startswith(f"src/{PACKAGE}/")}
+    expected = {name.removeprefix("src/") for name in tracked if name.startswith(f"src/{PACKAGE}/")}
     problems = [f"the sdist lacks {name}" for name in sorted(tracked - in_sdist)]
-    problems += [f"the wheel lacks {name}" for name in sorted(wanted - in_wheel)]
-    problems += [f"the wheel has {name}, which git does not know (add it, or delete it)"
-                 for name in sorted(in_wheel - wanted)]
+    problems += [f"the wheel lacks {name}" for name in sorted(expected - in_wheel)]
+    problems += [f"the wheel has {name}, which git does not track (add it, or delete it)"
+                 for name in sorted(in_wheel - expected)]
     if problems:
-        sys.exit("\n  ".join([f"error: {len(problems)} wrong in the contents of {wheel.parent}", *problems]))
+        sys.exit("\n  ".join([f"error: {len(problems)} problems in the contents of {wheel.parent}", *problems]))
     print(f"contents: {len(in_wheel)} files in the wheel, {len(in_sdist)} in the sdist")
 
 
-def rebuilt(sdist: Path, out: Path) -> Path:
-    """The wheel that pip makes of the sdist, where there is no git."""
+def build_wheel(sdist: Path, out: Path) -> Path:
+    """Build a wheel from the sdist with pip, outside of a git repository."""
     out.mkdir()
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
         "--wheel-dir", ".", str(sdist), cwd=out)
     return only(out, "*.whl")
 
 
-def smoke(wheel: Path, place: Path) -> list[str]:
-    """What was run, and how long it took."""
-    environment, empty = place / "environment", place / "empty"
+def smoke(wheel: Path, folder: Path) -> list[str]:
+    """Install the wheel and run commands; returns each with its time."""
+    environment, empty = folder / "environment", folder / "empty"
     empty.mkdir(parents=True)
     venv.create(environment, symlinks=True)
     python = environment / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel), cwd=empty)
-    borrow(wheel, environment)
+    link_requirements(wheel, environment)
     run(*pip, "check", cwd=empty)
 
-    told: list[str] = []
+    timings: list[str] = []
     path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
     def stemma(*arguments: str) -> str:
         begun = time.perf_counter()
-        said = run(str(environment / "bin" / "stemma"), *arguments, cwd=empty, PATH=path)
-        told.append(f"{time.perf_counter() - begun:5.1f} s  stemma {' '.join(arguments)}")
-        return said
+        output = run(str(environment / "bin" / "stemma"), *arguments, cwd=empty, PATH=path)
+        timings.append(f"{time.perf_counter() - begun:5.1f} s  stemma {' '.join(arguments)}")
+        return output
 
     version = run(str(python), "-c", HOME_CHECK.format(root=str(ROOT)), cwd=empty).strip()
     expect(f"-{version}-" in wheel.name, f"stemma.__version__ is {version} and the wheel is {wheel.name}")
-    expect(stemma("--version").startswith(f"stemma {version} "), "`stemma --version` tells another version")
+    expect(stemma("--version").startswith(f"stemma {version} "), "`stemma --version` prints another version")
     shown = stemma("tree")
     missing = [file.stem for file in (ROOT / "src/stemma/recipes").glob("*.toml") if file.stem not in shown]
     expect(not missing, f"`stemma tree` does not show {', '.join(missing)}")
@@ -127,67 +128,67 @@ def smoke(wheel: Path, place: Path) -> list[str]:
     for file in ("run/model/model.safetensors", "run/result.json", "run/report.html"):
         expect((empty / file).is_file(), f"the run has no {file}")
     expect("<style" in (empty / "run/report.html").read_text(encoding="utf-8"), "the report has no style sheet")
-    expect(stemma("fill", "run", "the old [MASK] reads a letter").strip() != "", "`stemma fill` says nothing")
-    return told
+    expect(stemma("fill", "run", "the old [MASK] reads a letter").strip() != "", "`stemma fill` prints nothing")
+    return timings
 
 
-def borrow(wheel: Path, environment: Path) -> None:
-    """Links to the installed files of all that the wheel requires, in a folder that the environment has on its path."""
-    shelf = environment / "borrowed"
-    shelf.mkdir()
+def link_requirements(wheel: Path, environment: Path) -> None:
+    """Link to the installed requirements of the wheel, in a folder on the path of the environment."""
+    links = environment / "requirements"
+    links.mkdir()
     with zipfile.ZipFile(wheel) as archive:
-        about = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")).partition("/")[0]
-        needed = required(PathDistribution(zipfile.Path(archive, f"{about}/")))
-    for one in needed:
-        for entry in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
-            source, link = Path(str(one.locate_file(entry))), shelf / entry
+        metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA")).partition("/")[0]
+        distributions = requirements_of(PathDistribution(zipfile.Path(archive, f"{metadata}/")))
+    for package in distributions:
+        for entry in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            source, link = Path(str(package.locate_file(entry))), links / entry
             if source.suffix != ".pth" and source.exists() and not link.exists():
                 link.symlink_to(source)
     packages = next((environment / "lib").glob("python*")) / "site-packages"
-    (packages / "borrowed.pth").write_text(f"{shelf}\n")
+    (packages / "requirements.pth").write_text(f"{links}\n")
 
 
-def required(package: Distribution) -> list[Distribution]:
-    """What a package requires without its extras, and what that requires."""
-    found: dict[str, Distribution] = {}
+def requirements_of(package: Distribution) -> list[Distribution]:
+    """All direct and indirect requirements of a package, without its extras."""
+    distributions: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
 
-    def follow(one: Distribution, extra: str) -> None:
-        for requirement in map(Requirement, one.requires or ()):
+    def follow(dependent: Distribution, extra: str) -> None:
+        for requirement in map(Requirement, dependent.requires or ()):
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
                 continue
             name = canonicalize_name(requirement.name)
-            for wanted in ("", *requirement.extras):
-                if (name, wanted) not in seen:
-                    seen.add((name, wanted))
-                    found[name] = distribution(name)
-                    follow(found[name], wanted)
+            for required_extra in ("", *requirement.extras):
+                if (name, required_extra) not in seen:
+                    seen.add((name, required_extra))
+                    distributions[name] = distribution(name)
+                    follow(distributions[name], required_extra)
 
     follow(package, "")
-    return list(found.values())
+    return list(distributions.values())
 
 
 def sentences(count: int) -> Iterator[str]:
-    for number in range(count):
-        drawn = hashlib.sha256(str(number).encode()).digest()
-        words = " ".join(WORDS[byte % len(WORDS)] for byte in drawn[:8])
-        yield f"the {words}.\n" + ("\n" if number % 9 == 8 else "")  # nine sentences a document
+    for index in range(count):
+        random_bytes = hashlib.sha256(str(index).encode()).digest()
+        words = " ".join(WORDS[byte % len(WORDS)] for byte in random_bytes[:8])
+        yield f"the {words}.\n" + ("\n" if index % 9 == 8 else "")  # nine sentences per document
 
 
 def run(*command: str, cwd: Path, **environment: str) -> str:
-    """What it prints. It inherits no path to our sources, no settings of Python, and nobody's caches."""
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("PYTHON", "STEMMA_", "VIRTUAL_ENV", "SETUPTOOLS_SCM"))}
+    """Run a command and return its output. It inherits no path to the sources, no settings and no caches."""
+    inherited = {name: value for name, value in os.environ.items()
+                 if not name.startswith(("PYTHON", "STEMMA_", "VIRTUAL_ENV", "SETUPTOOLS_SCM"))}
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "STEMMA_CACHE": str(cwd / "cache")}
-    told = subprocess.run(command, cwd=cwd, env={**kept, **offline, **environment}, capture_output=True, text=True,
-                          timeout=300)
-    if told.returncode:
-        sys.exit(f"error: {' '.join(command)} ended with code {told.returncode}\n{told.stdout}{told.stderr}")
-    return told.stdout
+    result = subprocess.run(command, cwd=cwd, env={**inherited, **offline, **environment}, capture_output=True,
+                            text=True, timeout=300)
+    if result.returncode:
+        sys.exit(f"error: {' '.join(command)} ended with code {result.returncode}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
-def expect(right: bool, problem: str) -> None:
-    if not right:
+def expect(condition: bool, problem: str) -> None:
+    if not condition:
         sys.exit(f"error: {problem}")
 
 

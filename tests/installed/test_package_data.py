@@ -13,17 +13,17 @@ PACKAGE = ROOT / "src/stemma"
 
 
 def other_files() -> set[str]:
-    """Files of the package that are not Python: those that git knows, or where there is no git (an sdist) all."""
-    told = subprocess.run(["git", "ls-files", "-z", "--", "src/stemma"], cwd=ROOT, capture_output=True, text=True) \
+    """Files of the package that are not Python: those that git tracks, or all of them without git (in an sdist)."""
+    listing = subprocess.run(["git", "ls-files", "-z", "--", "src/stemma"], cwd=ROOT, capture_output=True, text=True) \
         if (ROOT / ".git").exists() else None
-    if told is not None and told.returncode == 0 and told.stdout:
-        files = [ROOT / name for name in told.stdout.split("\0") if name]
+    if listing is not None and listing.returncode == 0 and listing.stdout:
+        files = [ROOT / name for name in listing.stdout.split("\0") if name]
     else:
         files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     return {str(path.relative_to(PACKAGE)) for path in files if path.suffix != ".py" and path.exists()}
 
 
-def listed(patterns: list[str]) -> dict[str, set[str]]:
+def matches(patterns: list[str]) -> dict[str, set[str]]:
     return {pattern: {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob(pattern)} for pattern in patterns}
 
 
@@ -34,14 +34,14 @@ def patterns() -> list[str]:
 
 
 def test_every_file_that_is_not_python_is_package_data(patterns):
-    left_out = other_files() - set().union(*listed(patterns).values())
-    assert not left_out, f"not in [tool.setuptools.package-data] of pyproject.toml: {sorted(left_out)}"
+    missing = other_files() - set().union(*matches(patterns).values())
+    assert not missing, f"not in [tool.setuptools.package-data] of pyproject.toml: {sorted(missing)}"
 
 
-def test_no_pattern_is_idle(patterns):
-    assert not [pattern for pattern, files in listed(patterns).items() if not files]
+def test_every_pattern_matches_a_file(patterns):
+    assert not [pattern for pattern, files in matches(patterns).items() if not files]
 
 
-def test_there_are_recipes_claims_and_the_mark_of_types():
-    found = other_files()
-    assert {"recipes/bert.toml", "claims/masks.toml", "py.typed", "lab/report/page.css"} <= found
+def test_recipes_claims_style_sheet_and_py_typed_exist():
+    files = other_files()
+    assert {"recipes/bert.toml", "claims/masks.toml", "py.typed", "lab/report/page.css"} <= files

@@ -1,4 +1,4 @@
-"""The version comes from the last tag when the package is built; here it is asked of small repositories."""
+"""The version of the package comes from the last git tag; small repositories test it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """Our pyproject.toml and next to nothing else, as the sources lie in an archive without git."""
+    """A folder with only our pyproject.toml and no git repository, as in an archive."""
     pytest.importorskip("setuptools_scm")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -47,44 +47,44 @@ def commit(folder: Path) -> None:
 
 
 def version_of(folder: Path, **environment: str) -> str:
-    told = subprocess.run([sys.executable, "-m", "setuptools_scm"], cwd=folder, capture_output=True, text=True,
-                          env=environment or None)
-    assert told.returncode == 0, told.stderr
-    return told.stdout.strip()
+    result = subprocess.run([sys.executable, "-m", "setuptools_scm"], cwd=folder, capture_output=True, text=True,
+                            env=environment or None)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
 
 
-def test_a_tag_is_a_version(repository):
+def test_the_version_of_a_tagged_commit_is_its_tag(repository):
     git(repository, "tag", "v0.3.0")
     assert version_of(repository) == "0.3.0"
 
 
-def test_a_later_commit_is_a_development_version_of_the_next(repository):
+def test_a_commit_after_a_tag_is_a_development_version_of_the_next_version(repository):
     git(repository, "tag", "v0.3.0")
     commit(repository)
     commit(repository)
-    number, _, node = version_of(repository).partition("+g")
-    assert number == "0.3.1.dev2" and git(repository, "rev-parse", "HEAD").startswith(node) and len(node) >= 7
+    version, _, node = version_of(repository).partition("+g")
+    assert version == "0.3.1.dev2" and git(repository, "rev-parse", "HEAD").startswith(node) and len(node) >= 7
 
 
-def test_other_tags_are_no_versions(repository):
+def test_tags_that_are_not_versions_are_ignored(repository):
     git(repository, "tag", "issue-20")
     assert version_of(repository).startswith("0.1.1.dev1+g")
 
 
-def test_without_a_tag_the_count_begins_at_the_fallback(repository):
+def test_without_a_tag_commits_are_counted_from_the_fallback_version(repository):
     commit(repository)
     assert version_of(repository).startswith("0.1.1.dev2+g")
 
 
-def test_without_git_it_is_the_fallback(project):
+def test_without_a_repository_the_version_is_the_fallback(project):
     assert version_of(project) == "0.1.0"
 
 
-def test_where_git_is_not_installed_it_is_the_fallback(repository, tmp_path):
+def test_without_git_the_version_is_the_fallback(repository, tmp_path):
     assert version_of(repository, PATH=str(tmp_path)) == "0.1.0"
 
 
-def test_fallback_changelog_and_citation_tell_the_same_last_version():
+def test_fallback_changelog_and_citation_have_the_same_version():
     with (ROOT / "pyproject.toml").open("rb") as file:
         fallback = tomllib.load(file)["tool"]["setuptools_scm"]["fallback_version"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
@@ -94,26 +94,26 @@ def test_fallback_changelog_and_citation_tell_the_same_last_version():
     assert sections[:2] == ["[Unreleased]", f"[{fallback}] - {cited['date-released']}"]
 
 
-def test_it_is_the_installed_one_everywhere(capsys):
+def test_the_command_and_the_module_have_the_installed_version(capsys):
     assert stemma.__version__ == installed("stemma-lm")
     assert main(["--version"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"stemma {stemma.__version__} (Python 3.") and f"torch {installed('torch')}" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().out
+    assert output.startswith(f"stemma {stemma.__version__} (Python 3.") and f"torch {installed('torch')}" in output
+    assert output.count("\n") == 1
 
 
-def test_sources_that_are_not_installed_have_none(tmp_path):
+def test_sources_that_are_not_installed_have_an_unknown_version(tmp_path):
     code = "import json, stemma, stemma.version as v; print(json.dumps([stemma.__version__, v.described()]))"
-    (tmp_path / "stemma").symlink_to(Path(stemma.__file__).parent)  # beside no metadata
-    told = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True,
-                          env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-    assert told.returncode == 0, told.stderr
-    version, said = json.loads(told.stdout)
-    assert version == UNKNOWN and said.startswith(f"stemma {UNKNOWN} (Python 3.")
+    (tmp_path / "stemma").symlink_to(Path(stemma.__file__).parent)  # without metadata
+    result = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    assert result.returncode == 0, result.stderr
+    version, description = json.loads(result.stdout)
+    assert version == UNKNOWN and description.startswith(f"stemma {UNKNOWN} (Python 3.")
 
 
-def test_no_byte_of_a_run_depends_on_the_version(tmp_path, corpus_folder, monkeypatch):
-    """Two commits write the same files, so that they can be compared."""
+def test_files_of_a_run_do_not_contain_the_version(tmp_path, corpus_folder, monkeypatch):
+    """Otherwise runs of two commits could not be compared byte by byte."""
     marker = "9.8.7.dev6+gmarker"
     monkeypatch.setattr("stemma.version.VERSION", marker)
     monkeypatch.setattr("importlib.metadata.version", lambda name: marker if name == PACKAGE else installed(name))

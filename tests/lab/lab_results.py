@@ -1,4 +1,4 @@
-"""Results as the lab leaves them in `results.json`, made by hand: what is in them is known, and nothing is trained."""
+"""Example results in the format of `results.json`, written by hand; nothing is trained."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from stemma.recipe_loading import diff, list_recipes
 
 BITS = {"key": "pseudo_bits_per_byte", "title": "pseudo-likelihood", "unit": "bits per byte", "higher": False,
-        "about": "How many bits a byte of held-out text costs, each word hidden in turn.", "per_token": False,
+        "about": "Bits per byte of held-out text, with each word masked in turn.", "per_token": False,
         "margin": 0.01}
 ACCURACY = {"key": "classify.accuracy", "title": "classify: accuracy", "unit": "", "higher": True,
-            "about": "The share of examples that are named rightly.", "per_token": False, "margin": 0.01}
+            "about": "The fraction of correctly classified examples.", "per_token": False, "margin": 0.01}
 WHY = "the loss was not a number at step 40 <nan>"
 
 
@@ -50,7 +50,7 @@ def one_seed_results() -> dict[str, Any]:
 
 
 def ablate_results() -> dict[str, Any]:
-    """Four changes: one helps, one hurts, one does nothing that can be seen, one is possible on one side only."""
+    """Four changes: one improves, one hurts, one is inconclusive, one is possible on one side only."""
     parent, child, key = "bert@tiny", "roberta@tiny", BITS["key"]
     worth = {"corpus.packing": (-0.11, -0.09), "tokenizer": (0.05, 0.07), "objective.masked_lm.dynamic": (-0.01, 0.004),
              "objective.next_sentence": (None, -0.03)}
@@ -58,7 +58,7 @@ def ablate_results() -> dict[str, Any]:
                 "objective.next_sentence": "inconclusive"}
     scores: dict[str, tuple[float | None, float]] = {parent: (2.45, 0.71), child: (2.31, 0.74)}
     roles = {parent: ("parent", None), child: ("child", None)}
-    found, contributions = [difference(key, parent, child, -0.14, 0.05, "better")], []
+    differences, contributions = [difference(key, parent, child, -0.14, 0.05, "better")], []
     for change, (added, undone) in worth.items():
         sides: dict[str, dict[str, Any] | None] = {"added": None, "undone": None}
         for side, mean in (("added", added), ("undone", undone)):
@@ -67,14 +67,14 @@ def ablate_results() -> dict[str, Any]:
                 a, b = (parent, name) if side == "added" else (name, child)
                 scores[name] = (2.45 + mean if side == "added" else 2.31 - mean, 0.72)
                 roles[name] = ("plus" if side == "added" else "minus", change)
-                found.append(difference(key, a, b, mean, 0.04, verdicts[change]))
-                sides[side] = found[-1]
-        there = [mean for mean in (added, undone) if mean is not None]
+                differences.append(difference(key, a, b, mean, 0.04, verdicts[change]))
+                sides[side] = differences[-1]
+        means = [mean for mean in (added, undone) if mean is not None]
         contributions.append({"change": change, "keys": [f"~ {change} old -> new"], **sides,
-                              "mean": sum(there) / len(there)})
+                              "mean": sum(means) / len(means)})
     return _results(scores, kind="ablate", title="Which change makes roberta?", roles=roles) | {
-        "differences": found, "contributions": contributions,
-        "remainder": -0.14 - sum(one["mean"] for one in contributions),
+        "differences": differences, "contributions": contributions,
+        "remainder": -0.14 - sum(entry["mean"] for entry in contributions),
         "hidden": [{"key": "training.batch_size", "why": "both have 16 at size tiny"}],
         "impossible": [{"variant": "bert@tiny + objective.next_sentence", "why": "packing segment_pair needs it"}],
         "diffs": [_diff(parent, child)]}
@@ -82,11 +82,11 @@ def ablate_results() -> dict[str, Any]:
 
 def scaling_results() -> dict[str, Any]:
     names = [f"{recipe}@{size}" for recipe in ("bert", "roberta") for size in ("tiny", "mini", "midi")]
-    results = _results({name: (2.5 - 0.1 * place, 0.7) for place, name in enumerate(names)}, kind="compare",
+    results = _results({name: (2.5 - 0.1 * index, 0.7) for index, name in enumerate(names)}, kind="compare",
                        title="bert and roberta by size")
     fits = []
-    for place, recipe in enumerate(("bert", "roberta")):
-        factor, exponent, sizes = 9 - place, 0.09, (4.4e6, 11.2e6, 28.8e6)
+    for index, recipe in enumerate(("bert", "roberta")):
+        factor, exponent, sizes = 9 - index, 0.09, (4.4e6, 11.2e6, 28.8e6)
         law = [factor * x ** -exponent for x in sizes]
         fits.append({"recipe": recipe, "x": "parameters", "factor": factor, "exponent": exponent, "floor": None,
                      "points": [[x, y * (1 + 0.01 * (seed - 1)), seed] for x, y in zip(sizes, law, strict=True)
@@ -94,15 +94,15 @@ def scaling_results() -> dict[str, Any]:
                      "exponent_low": 0.07, "exponent_high": 0.11, "measure": BITS["key"],
                      "band": [[x, 0.98 * y, y, 1.02 * y] for x, y in zip(sizes, law, strict=True)],
                      "note": "A point is a run."})
-    found = [difference(BITS["key"], a, b, -0.3, 0.1, "better") for number, a in enumerate(names)
-             for b in names[number + 1:]]
-    return results | {"scaling": fits, "differences": found}
+    differences = [difference(BITS["key"], a, b, -0.3, 0.1, "better") for index, a in enumerate(names)
+                   for b in names[index + 1:]]
+    return results | {"scaling": fits, "differences": differences}
 
 
 def claim_results() -> dict[str, Any]:
     results = _results({"static masks": (2.45, 0.71), "new masks": (2.44, 0.71)}, kind="claim", title="Masks")
-    found = difference(BITS["key"], "static masks", "new masks", -0.01, 0.03, "inconclusive")
-    return results | {"differences": [found], "claim": {
+    masks_difference = difference(BITS["key"], "static masks", "new masks", -0.01, 0.03, "inconclusive")
+    return results | {"differences": [masks_difference], "claim": {
         "name": "masks", "title": "Do new masks every time help?", "paper": "arXiv:1907.11692",
         "found": "New masks are as good as static ones or slightly better.", "verdict": "not seen at this size",
         "interval": [-0.04, 0.02], "text": "new masks minus static masks: -0.01 bits per byte. The paper says better: "
@@ -114,25 +114,25 @@ def _results(scores: dict[str, tuple[float | None, float]], *, kind: str, title:
              failed: tuple[str, int] | None = None) -> dict[str, Any]:
     seeds = [0, 1, 2] if seeds is None else seeds
     cells, table, variants = [], [], []
-    for place, (name, (bits, accuracy)) in enumerate(scores.items()):
-        recipe, _, rest = name.partition("@")
+    for index, (name, (bits, accuracy)) in enumerate(scores.items()):
+        recipe, _, suffix = name.partition("@")
         role, change = (roles or {}).get(name, ("recipe", None))
-        variants.append({"name": name, "recipe": recipe, "size": rest.split(" ")[0] or "tiny", "role": role,
-                         "change": change, "parameters": 4_416_698 + 1000 * place,
+        variants.append({"name": name, "recipe": recipe, "size": suffix.split(" ")[0] or "tiny", "role": role,
+                         "change": change, "parameters": 4_416_698 + 1000 * index,
                          "tokenizer": "byte_bpe 50,265" if recipe == "roberta" else "wordpiece 30,522"})
-        mine = [_cell(name, seed, place, bits, accuracy) for seed in seeds if (name, seed) != failed]
-        cells += mine
+        finished = [_cell(name, seed, index, bits, accuracy) for seed in seeds if (name, seed) != failed]
+        cells += finished
         if failed and failed[0] == name:
             cells.append({"variant": name, "seed": failed[1], "hash": "dead" * 8, "state": "failed", "why": WHY,
                           "scores": {}, "cost": {}, "curve": [], "digest": None})
         row: dict[str, Any] = {}
         for measure in (BITS, ACCURACY):
-            values = [cell["scores"][measure["key"]] for cell in mine if measure["key"] in cell["scores"]]
+            values = [cell["scores"][measure["key"]] for cell in finished if measure["key"] in cell["scores"]]
             if values:
                 row[measure["key"]] = {"mean": sum(values) / len(values), "values": values,
                                        "spread": 0.01 if len(values) > 1 else None}
         table.append({"variant": name, "scores": row, "cost": {
-            key: sum(cell["cost"][key] for cell in mine) / len(mine) for key in mine[0]["cost"]}})
+            key: sum(cell["cost"][key] for cell in finished) / len(finished) for key in finished[0]["cost"]}})
     lit = {variant["recipe"] for variant in variants}
     return {
         "version": 2, "kind": kind, "title": title, "command": f"stemma {kind} --corpus notes.txt --tokens 1000000",
@@ -148,16 +148,16 @@ def _results(scores: dict[str, tuple[float | None, float]], *, kind: str, title:
         "tree": [info.to_json() | {"lit": info.name in lit} for info in list_recipes()], "scaling": None, "claim": None}
 
 
-def _cell(name: str, seed: int, place: int, bits: float | None, accuracy: float) -> dict[str, Any]:
+def _cell(name: str, seed: int, index: int, bits: float | None, accuracy: float) -> dict[str, Any]:
     shift = 0.01 * (seed - 1)
-    curve = [[step * 1e5 + 1000 * seed, step * 3e12, step * 4.0, 9 / (step + 1) ** 0.3 + 0.2 * place + 8 * shift]
+    curve = [[step * 1e5 + 1000 * seed, step * 3e12, step * 4.0, 9 / (step + 1) ** 0.3 + 0.2 * index + 8 * shift]
              for step in range(1, 11)]
     scores = {ACCURACY["key"]: accuracy + shift} | ({} if bits is None else {BITS["key"]: bits + shift})
-    return {"variant": name, "seed": seed, "hash": f"{place:x}{seed:x}c0ffee" * 4, "state": "done", "why": None,
-            "scores": scores, "curve": curve, "digest": f"{place:x}{seed:x}ab" * 16,
-            "cost": {"tokens": 1_000_000 + 2_000 * place, "steps": 490, "flops": (3.1 + place) * 1e13,
-                     "seconds": 41.0 + 10 * place, "tokens_per_second": 24_000.0 / (1 + place),
-                     "parameters": 4_416_698 + 1000 * place, "cell_seconds": 66.0 + 10 * place}}
+    return {"variant": name, "seed": seed, "hash": f"{index:x}{seed:x}c0ffee" * 4, "state": "done", "why": None,
+            "scores": scores, "curve": curve, "digest": f"{index:x}{seed:x}ab" * 16,
+            "cost": {"tokens": 1_000_000 + 2_000 * index, "steps": 490, "flops": (3.1 + index) * 1e13,
+                     "seconds": 41.0 + 10 * index, "tokens_per_second": 24_000.0 / (1 + index),
+                     "parameters": 4_416_698 + 1000 * index, "cell_seconds": 66.0 + 10 * index}}
 
 
 def _diff(a: str, b: str) -> dict[str, Any]:

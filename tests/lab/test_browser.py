@@ -1,4 +1,4 @@
-"""The reports in a real browser: tabs and sorting by mouse and keyboard, nothing fetched, all fit for a phone."""
+"""The reports in a real browser: tabs and sorting by mouse and keyboard, no requests, and the width of a phone."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -33,17 +33,17 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    made = {"tree": write_tree(folder / "tree.html", {"bert"})}
+    paths = {"tree": write_tree(folder / "tree.html", {"bert"})}
     for name, results in (("compare", compare_results()), ("ablate", ablate_results())):
         (folder / name).mkdir()
-        made[name] = write_lab_report(results, folder / name)
-    return made
+        paths[name] = write_lab_report(results, folder / name)
+    return paths
 
 
 @pytest.fixture
 def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
-    """Open a page; whatever it complains about, or asks for besides itself, fails the test."""
-    wrong: list[str] = []
+    """Open a page. Console messages, errors and requests for other files fail the test."""
+    problems: list[str] = []
     contexts = []
 
     def go(name: str, fragment: str = "", **options: Any) -> Any:
@@ -51,9 +51,9 @@ def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
         contexts[-1].set_default_timeout(60_000)
         page = contexts[-1].new_page()
         address = pages[name].as_uri()
-        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("request", lambda request: wrong.append(f"request: {request.url}")
+        page.on("console", lambda message: problems.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("request", lambda request: problems.append(f"request: {request.url}")
                 if request.url.partition("#")[0] != address else None)
         page.goto(address + fragment)
         return page
@@ -61,48 +61,48 @@ def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
     yield go
     for context in contexts:
         context.close()
-    assert not wrong
+    assert not problems
 
 
-def shown(page: Any) -> list[str]:
+def visible_panels(page: Any) -> list[str]:
     return page.eval_on_selector_all("section.panel", SHOWN)
 
 
-def chosen(page: Any) -> str:
+def selected_tab(page: Any) -> str:
     assert page.get_by_role("tab", selected=True).count() == 1
     return page.get_by_role("tab", selected=True).inner_text()
 
 
-def test_tabs_by_mouse_and_keyboard(visit: Open):
+def test_tabs_work_by_mouse_and_keyboard(visit: Open):
     page = visit("ablate")
     assert page.get_by_role("tab").all_inner_texts() == TABS
-    assert chosen(page) == "Results" and shown(page) == ["results"]
+    assert selected_tab(page) == "Results" and visible_panels(page) == ["results"]
     page.get_by_role("tab", name="Which change").click()
-    assert chosen(page) == "Which change" and shown(page) == ["which-change"]
+    assert selected_tab(page) == "Which change" and visible_panels(page) == ["which-change"]
     panel = page.locator("[role=tabpanel]:not([hidden])")
     assert panel.get_attribute("aria-labelledby") == page.get_by_role("tab", selected=True).get_attribute("id")
     for key, expected in (("ArrowRight", "Curves"), ("ArrowLeft", "Which change"), ("End", "Reproduce"),
                           ("ArrowRight", "Results"), ("ArrowLeft", "Reproduce"), ("Home", "Results")):
         page.keyboard.press(key)
-        assert chosen(page) == expected and page.evaluate("document.activeElement.textContent") == expected
-    page.keyboard.press("Tab")                                   # one stop for all tabs; the next is in the panel
+        assert selected_tab(page) == expected and page.evaluate("document.activeElement.textContent") == expected
+    page.keyboard.press("Tab")  # the tabs are one tab stop; the next is in the panel
     assert page.evaluate("document.activeElement.closest('section').id") == "results"
 
 
-def test_an_address_names_a_tab(visit: Open):
+def test_the_fragment_of_the_address_selects_a_tab(visit: Open):
     page = visit("compare", "#cost")
-    assert chosen(page) == "Cost" and shown(page) == ["cost"]
+    assert selected_tab(page) == "Cost" and visible_panels(page) == ["cost"]
     page.get_by_role("tab", name="Recipes").click()
     assert page.evaluate("location.hash") == "#recipes"
     page.evaluate("location.hash = '#curves'")
     page.wait_for_function("document.querySelector('[aria-selected=true]').textContent === 'Curves'")
 
 
-def test_the_table_is_sorted_by_any_column(visit: Open):
+def test_tables_sort_by_any_column(visit: Open):
     page = visit("compare")
     table = page.locator("table.sortable").first
-    given = ["bert@tiny", "roberta@tiny", "albert@tiny", "electra@tiny"]
-    assert table.evaluate(FIRST_COLUMN) == given
+    unsorted = ["bert@tiny", "roberta@tiny", "albert@tiny", "electra@tiny"]
+    assert table.evaluate(FIRST_COLUMN) == unsorted
     bits = table.get_by_role("button", name="pseudo-likelihood")
     head = table.locator("th", has=page.get_by_role("button", name="pseudo-likelihood"))
     assert head.get_attribute("aria-sort") is None
@@ -113,17 +113,17 @@ def test_the_table_is_sorted_by_any_column(visit: Open):
     bits.focus()
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "descending"
-    assert table.evaluate(FIRST_COLUMN) == ["bert@tiny", "albert@tiny", "roberta@tiny", "electra@tiny"]  # none: last
+    assert table.evaluate(FIRST_COLUMN) == ["bert@tiny", "albert@tiny", "roberta@tiny", "electra@tiny"]  # no score
     table.get_by_role("button", name="variant").press("Space")
     assert head.get_attribute("aria-sort") is None and table.locator("[aria-sort]").count() == 1
-    assert table.evaluate(FIRST_COLUMN) == sorted(given)
+    assert table.evaluate(FIRST_COLUMN) == sorted(unsorted)
     table.get_by_role("button", name="accuracy").dblclick()
     assert table.evaluate(FIRST_COLUMN)[0] == "electra@tiny"
     bits.click()
-    assert table.evaluate(FIRST_COLUMN) == best_first            # wherever the one without a score stood before
+    assert table.evaluate(FIRST_COLUMN) == best_first  # the variant without a score is last
 
 
-def test_numbers_are_sorted_by_value_and_not_by_their_letters(visit: Open):
+def test_numbers_are_sorted_by_value(visit: Open):
     page = visit("ablate", "#which-change")
     table = page.locator("#which-change table.sortable")
     table.get_by_role("button", name="contribution").click()
@@ -132,10 +132,10 @@ def test_numbers_are_sorted_by_value_and_not_by_their_letters(visit: Open):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_too_wide_for_a_phone(visit: Open, scheme: str):
+def test_pages_fit_the_width_of_a_phone(visit: Open, scheme: str):
     for name in ("compare", "ablate", "tree"):
         page = visit(name, viewport={"width": 360, "height": 740}, color_scheme=scheme)
-        page.eval_on_selector_all("details", "all => all.forEach(one => one.open = true)")
+        page.eval_on_selector_all("details", "all => all.forEach(details => details.open = true)")
         for tab in page.get_by_role("tab").all() or [None]:
             if tab is not None:
                 tab.click()
@@ -144,19 +144,19 @@ def test_nothing_is_too_wide_for_a_phone(visit: Open, scheme: str):
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 22, 24)"}[scheme]
 
 
-def test_all_is_there_without_scripts_and_on_paper(visit: Open):
+def test_all_panels_are_visible_without_scripts_and_in_print(visit: Open):
     everything = ["results", "which-change", "curves", "recipes", "cost", "reproduce"]
-    plain = visit("ablate", java_script_enabled=False)
+    without_script = visit("ablate", java_script_enabled=False)
     for name in everything:
-        assert plain.locator(f"#{name} > h2").is_visible()
-    assert plain.locator("th button").count() == 0               # nothing that would do nothing
+        assert without_script.locator(f"#{name} > h2").is_visible()
+    assert without_script.locator("th button").count() == 0  # no buttons without a script
     printed = visit("ablate")
     printed.emulate_media(media="print")
-    assert shown(printed) == everything
+    assert visible_panels(printed) == everything
     assert not printed.get_by_role("tablist").is_visible() and printed.locator("#cost > h2").is_visible()
 
 
-def test_a_recipe_unfolds_by_keyboard(visit: Open):
+def test_details_of_a_recipe_open_by_keyboard(visit: Open):
     page = visit("tree")
     bert = page.locator("details", has=page.get_by_text("bert", exact=True)).first
     changes = bert.get_by_text("changes from transformer")

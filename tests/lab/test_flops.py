@@ -1,4 +1,4 @@
-"""What a step costs, against a count by hand and against a whole run."""
+"""FLOPs of a training step, against a count by hand and against a counted run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.fee
          "corpus.sequence_length=32", "training.batch_size=8"]
 
 
-def test_fused_attention_costs_what_its_products_cost():
+def test_fused_attention_has_the_flops_of_its_matrix_products():
     query, key, value = (torch.randn(2, 4, 48, 16, requires_grad=True) for _ in range(3))
     counts = []
     for fused in (True, False):
@@ -32,39 +32,39 @@ def test_fused_attention_costs_what_its_products_cost():
     assert counts[0] == counts[1] == 3 * (2 * 2 * 4 * 48 * 48 * (16 + 16))
 
 
-def test_one_matrix_is_counted_by_hand(corpus_folder):
-    """A step of a network costs three times its forward products: 2 x tokens x weights each."""
+def test_flops_of_a_step_equal_a_count_by_hand(corpus_folder):
+    """A step costs three times the forward pass, which is 2 x tokens x weights for each matrix."""
     corpus = Corpus.open(corpus_folder)
-    wanted = adopt_tokenizer(recipe("gpt2@tiny", [*SMALL, "network.dropout=0", "network.attention.dropout=0"]), corpus)
-    cost = step_cost(wanted, corpus)
-    places, width, inner, layers = 8 * 32, 32, 64, 2
+    adopted = adopt_tokenizer(recipe("gpt2@tiny", [*SMALL, "network.dropout=0", "network.attention.dropout=0"]), corpus)
+    cost = step_cost(adopted, corpus)
+    positions, width, inner, layers = 8 * 32, 32, 64, 2
     body = layers * (width * 3 * width + width * width + 2 * width * inner)
     attention = layers * 2 * 8 * 2 * 32 * 32 * (16 + 16)
-    scores = width * wanted.settings.tokenizer.vocab_size
-    assert cost.flops == pytest.approx(3 * (2 * places * (body + scores) + attention), rel=0.02)
-    assert cost.tokens == pytest.approx(places, rel=0.02)
+    lm_head = width * adopted.settings.tokenizer.vocab_size
+    assert cost.flops == pytest.approx(3 * (2 * positions * (body + lm_head) + attention), rel=0.02)
+    assert cost.tokens == pytest.approx(positions, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["bert@tiny", "electra@tiny", "unilm@tiny"])
-def test_a_few_steps_stand_for_a_run(corpus_folder, name):
+def test_the_estimate_equals_the_mean_over_40_counted_steps(corpus_folder, name):
     corpus = Corpus.open(corpus_folder)
-    wanted = adopt_tokenizer(recipe(name, SMALL), corpus)
-    objectives = build_objectives(wanted)
-    network, supply = build_network(wanted), PretrainLoader(wanted, corpus, objectives, seed=5)
-    passes = ForwardBackward(network.train(), objectives, wanted.settings.training, torch.device("cpu"), torch.float32)
+    adopted = adopt_tokenizer(recipe(name, SMALL), corpus)
+    objectives = build_objectives(adopted)
+    network, loader = build_network(adopted), PretrainLoader(adopted, corpus, objectives, seed=5)
+    passes = ForwardBackward(network.train(), objectives, adopted.settings.training, torch.device("cpu"), torch.float32)
     counted = []
     for step in range(40):
-        prepared = supply.get_batch(step, supply.sequence_length_at(step / 40), step / 40)
+        batch = loader.get_batch(step, loader.sequence_length_at(step / 40), step / 40)
         with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
-            passes.forward_backward(prepared)
+            passes.forward_backward(batch)
         counted.append(counter.get_total_flops())
-    supply.close()
-    # 40 steps are few where tasks take turns at random
-    assert step_cost(wanted, corpus).flops == pytest.approx(sum(counted) / len(counted), rel=0.05)
+    loader.close()
+    # 40 steps are few if objectives alternate at random
+    assert step_cost(adopted, corpus).flops == pytest.approx(sum(counted) / len(counted), rel=0.05)
 
 
-def test_each_sort_of_step_counts_as_often_as_it_comes(corpus_folder):
-    """Nine tenths of the steps read rows of a quarter of the length."""
+def test_phases_are_weighted_by_their_fraction_of_steps(corpus_folder):
+    """90% of the steps have rows of a quarter of the length."""
     corpus = Corpus.open(corpus_folder)
 
     def cost(*changes: str) -> float:

@@ -4,7 +4,7 @@ from textwrap import dedent
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.quickstart import python_docs as module
+from stemma.lab.quickstart import python_docs
 from stemma.lab.quickstart.docstring_prose import paragraphs
 from stemma.lab.quickstart.python_docs import DocPage, collect_pages, split_pages, write_pages
 
@@ -59,7 +59,7 @@ def library(tmp_path):
     return tmp_path / "lib"
 
 
-def test_pages_of_a_library(library):
+def test_collect_pages_reads_docstrings_comments_and_topics(library):
     pages = collect_pages(library)
     assert [(page.name, page.kind) for page in pages] == [
         ("alpha", "module"), ("beta", "module"), ("beta.gamma", "module"), ("assert", "topic"), ("with", "topic")]
@@ -69,17 +69,17 @@ def test_pages_of_a_library(library):
         "A reader of lines that are separated by commas.",
         "Return the next line as a list of words.",
         "This function lies deep inside of another one."]
-    assert pages[2].text == "Gamma says something of its own here."           # the other paragraph is alpha's already
+    assert pages[2].text == "Gamma says something of its own here."  # the other paragraph occurs in alpha already
     assert pages[4].text == "The with statement wraps a block of code."
     assert collect_pages(library) == pages
 
 
-def test_no_source_is_the_users_to_fix(tmp_path):
+def test_a_folder_without_source_is_rejected(tmp_path):
     with pytest.raises(UserError, match="no Python source"):
         collect_pages(tmp_path)
 
 
-def test_layout_that_is_not_prose_is_dropped():
+def test_code_tables_and_fields_are_dropped():
     assert prose('''
         Heading of the page is here
         ===========================
@@ -119,7 +119,7 @@ def test_layout_that_is_not_prose_is_dropped():
                  "The first item of a list that goes on.", "The second item of the list."]
 
 
-def test_markup_is_reduced_to_its_words():
+def test_markup_is_stripped():
     assert prose("""
         See :class:`~email.Message` or :ref:`the guide <guide-label>` for ``more`` of *this* and **that** [1]_.
         The `mapping' and `other` ones, by `a link <there>`_, use f(*args, **kwargs) as they are.""") == [
@@ -129,7 +129,7 @@ def test_markup_is_reduced_to_its_words():
     assert prose("More is said at https://example.org today. The rest is kept here.") == ["The rest is kept here."]
 
 
-def test_a_paragraph_becomes_sentences():
+def test_paragraphs_are_split_into_sentences():
     assert prose("""
         Use it when it is needed, e.g. When nothing
         else -- or nearly nothing -- will do. Is it fast? It is! (See the notes.)""") == [
@@ -146,8 +146,8 @@ def test_split_keeps_packages_together():
     train, held_out = split_pages(pages, seed=0)
     assert sorted([*train, *held_out], key=lambda page: page.name) == sorted(pages, key=lambda page: page.name)
     assert not {page.group for page in train} & {page.group for page in held_out}
-    share = sum(page.words for page in held_out) / sum(page.words for page in pages)
-    assert 0.08 <= share <= 0.1
+    fraction = sum(page.words for page in held_out) / sum(page.words for page in pages)
+    assert 0.08 <= fraction <= 0.1
     assert split_pages(pages, seed=0) == (train, held_out) != split_pages(pages, seed=1)
 
 
@@ -162,29 +162,27 @@ def test_a_topic_is_not_a_package_of_the_same_name():
     assert DocPage("with", "topic", "x").group != DocPage("with", "module", "x").group
 
 
-def test_write(tmp_path):
+def test_write_pages_separates_documents_by_an_empty_line(tmp_path):
     write_pages([DocPage("a", "module", "One.\nTwo."), DocPage("b", "topic", "Three.")], tmp_path / "corpus.txt")
     assert (tmp_path / "corpus.txt").read_text() == "One.\nTwo.\n\nThree.\n"
 
 
-def test_the_running_python_has_a_corpus(python_pages):
-    real = python_pages
-    sentences = [sentence for page in real for sentence in page.sentences]
+def test_the_running_python_has_200_000_words_of_prose(python_pages):
+    sentences = [sentence for page in python_pages for sentence in page.sentences]
     assert len(sentences) > 15_000
-    assert sum(page.words for page in real) > 200_000
-    assert {"json.decoder", "argparse"} <= {page.name for page in real if page.kind == "module"}
-    assert not any(module.EXCLUDED & set(page.name.split(".")) for page in real if page.kind == "module")
+    assert sum(page.words for page in python_pages) > 200_000
+    assert {"json.decoder", "argparse"} <= {page.name for page in python_pages if page.kind == "module"}
+    assert not any(python_docs.EXCLUDED & set(page.name.split(".")) for page in python_pages if page.kind == "module")
     assert not [sentence for sentence in sentences if ">>>" in sentence or "``" in sentence or ":class:`" in sentence
                 or re.search(r"[=*~-]{5,}", sentence) or not sentence.strip()]
     words = " ".join(sentences).split()
     assert sum(word.strip("\"'(),.;:").isalpha() for word in words) / len(words) > 0.85
 
 
-def test_the_running_python_splits_without_leaks(python_pages):
-    real = python_pages
-    train, held_out = split_pages(real, seed=0)
-    share = sum(page.words for page in held_out) / sum(page.words for page in real)
-    assert 0.09 < share <= 0.1
-    known = {sentence for page in train for sentence in page.sentences}
-    unseen = [sentence for page in held_out for sentence in page.sentences]
-    assert sum(sentence in known for sentence in unseen) / len(unseen) < 0.02
+def test_less_than_2_percent_of_held_out_sentences_occur_in_training(python_pages):
+    train, held_out = split_pages(python_pages, seed=0)
+    fraction = sum(page.words for page in held_out) / sum(page.words for page in python_pages)
+    assert 0.09 < fraction <= 0.1
+    training = {sentence for page in train for sentence in page.sentences}
+    held_out_sentences = [sentence for page in held_out for sentence in page.sentences]
+    assert sum(sentence in training for sentence in held_out_sentences) / len(held_out_sentences) < 0.02

@@ -1,4 +1,4 @@
-"""What people read of an experiment, from results that were made by hand."""
+"""HTML and Markdown reports of an experiment, from example results."""
 
 import base64
 import hashlib
@@ -32,8 +32,8 @@ ALL = [compare_results, one_seed_results, ablate_results, scaling_results, claim
 MINUS = "\u2212"
 
 
-class Read(HTMLParser):
-    """The words of a page by panel, its tables, and whether every tag is closed in turn."""
+class PageParser(HTMLParser):
+    """The text of a page by panel, and its table cells; fails if tags are not nested correctly."""
 
     void = {"meta", "br", "path", "use", "wbr"}
 
@@ -47,12 +47,12 @@ class Read(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.ids += [found["id"]] if "id" in found else []
-        assert not any(key in found for key in ("src", "action", "onclick"))
-        assert all(found.get(key, "#").startswith("#") for key in ("href", "xlink:href"))
+        values = dict(attributes)
+        self.ids += [values["id"]] if "id" in values else []
+        assert not any(key in values for key in ("src", "action", "onclick"))
+        assert all(values.get(key, "#").startswith("#") for key in ("href", "xlink:href"))
         if tag == "section":
-            self.panels[found["id"]] = ""
+            self.panels[values["id"]] = ""
         if tag == "tr":
             self.cells.append([])
         if tag == "td":
@@ -61,8 +61,8 @@ class Read(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
-        found = dict(attributes)
-        self.ids += [found["id"]] if "id" in found else []
+        values = dict(attributes)
+        self.ids += [values["id"]] if "id" in values else []
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
@@ -79,11 +79,11 @@ class Read(HTMLParser):
         return next(row for row in self.cells if tuple(row[:len(start)]) == start)
 
 
-def page_of(results: dict[str, Any], folder: Path) -> tuple[str, Read]:
+def page_of(results: dict[str, Any], folder: Path) -> tuple[str, PageParser]:
     path = write_lab_report(results, folder)
     assert path == folder / "report.html" and [file.name for file in folder.iterdir()] == ["report.html"]
     text = path.read_text(encoding="utf-8")
-    return text, Read(text)
+    return text, PageParser(text)
 
 
 def texts(svg: str) -> list[str]:
@@ -91,9 +91,9 @@ def texts(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_the_page_is_whole_and_asks_for_nothing(make: Callable[[], dict[str, Any]], tmp_path: Path):
+def test_the_page_is_well_formed_and_loads_nothing(make: Callable[[], dict[str, Any]], tmp_path: Path):
     text, read = page_of(make(), tmp_path)
-    assert len(set(read.ids)) == len(read.ids)                            # plots do not share their marks
+    assert len(set(read.ids)) == len(read.ids)  # ids of plots do not collide
     assert set(re.findall(r"[a-z]+://[^\s\"'<]+", text)) <= {"http://www.w3.org/2000/svg",
                                                              "http://www.w3.org/1999/xlink"}
     script = text[text.index("<script>") + 8:text.index("</script>")]
@@ -103,7 +103,7 @@ def test_the_page_is_whole_and_asks_for_nothing(make: Callable[[], dict[str, Any
     assert "var(--accent, #0a6ebd)" in text and "nan" not in "".join(read.panels.values()).lower().replace("<nan>", "")
 
 
-def test_a_comparison_says_what_differs_and_what_does_not(tmp_path: Path):
+def test_a_comparison_reports_significant_and_inconclusive_differences(tmp_path: Path):
     results = compare_results()
     text, read = page_of(results, tmp_path)
     assert list(read.panels) == ["", "results", "curves", "recipes", "cost", "reproduce"]
@@ -115,7 +115,7 @@ def test_a_comparison_says_what_differs_and_what_does_not(tmp_path: Path):
     assert "2 of 3" in head and "11 of 12" in head
 
     assert read.row("roberta@tiny") == ["roberta@tiny", "\u2605 2.310 \u00b1 0.010", "? 0.740 \u00b1 0.010", "3"]
-    assert read.row("bert@tiny")[1:3] == ["2.450 \u00b1 0.010", "0.710 \u00b1 0.010"]     # second to somebody in both
+    assert read.row("bert@tiny")[1:3] == ["2.450 \u00b1 0.010", "0.710 \u00b1 0.010"]  # not the best in either
     assert read.row("albert@tiny") == ["albert@tiny", "? 2.325 \u00b1 0.010", "0.695 \u00b1 0.010", "2"]
     assert read.row("electra@tiny")[1:3] == ["\u2013", "\u2605 0.790 \u00b1 0.010"]
     assert 'data-sort="2.31"' in text.replace("2.3100000000000005", "2.31") and 'data-sort=""' in text
@@ -127,31 +127,31 @@ def test_a_comparison_says_what_differs_and_what_does_not(tmp_path: Path):
     assert "the number of comparisons (3 by pseudo-likelihood and 3 by classify: accuracy) by Holm's" in shown
 
 
-def test_what_stands_behind_the_verdict_is_there(tmp_path: Path):
+def test_the_page_has_cost_recipes_and_commands(tmp_path: Path):
     results = compare_results()
     _, read = page_of(results, tmp_path)
-    cost, again, recipes = (read.panels[name] for name in ("cost", "reproduce", "recipes"))
+    cost, reproduce, recipes = (read.panels[name] for name in ("cost", "reproduce", "recipes"))
     assert "Held equal: 1,000,000 tokens for each cell. The largest deviation is +0.60% (electra@tiny, seed 0)" in cost
     assert "The experiment took 55 min; 50 min were estimated (+10%)." in cost and "tokens (held equal)" in cost
     assert [row[3] for row in read.cells if row and row[0] == "roberta@tiny" and len(row) == 7] == ["4.1e13"]
     for expected in (results["command"], *results["commands"].values(), "x86_64, 2 cores, Linux", "torch 2.13.0"):
-        assert expected in again
+        assert expected in reproduce
     assert read.row("objective.masked_lm.dynamic") == ["objective.masked_lm.dynamic", "false", "true"]
     assert read.row("objective.next_sentence") == ["objective.next_sentence", "present", "removed"]
     assert recipes.count("compared here") == 4 and "xlnet" in recipes
-    assert "byte_bpe 50,265" in read.panels["curves"]                    # losses per token are not drawn together
+    assert "byte_bpe 50,265" in read.panels["curves"]  # losses per token of different tokenizers have separate plots
 
 
-def test_one_seed_claims_nothing(tmp_path: Path):
+def test_one_seed_gives_no_verdict(tmp_path: Path):
     _, read = page_of(one_seed_results(), tmp_path)
     everything = " ".join(read.panels.values())
     assert "with one seed this may be chance" in everything
     assert read.row("bert@tiny \u2192 roberta@tiny")[2] == "one seed: no interval, so no verdict"
     assert "better:" not in everything and "significantly" not in everything
-    assert read.row("roberta@tiny")[1] == "\u2605 2.300"                      # and no spread
+    assert read.row("roberta@tiny")[1] == "\u2605 2.300"  # no standard deviation
 
 
-def test_an_ablation_names_the_change(tmp_path: Path):
+def test_an_ablation_reports_the_effect_of_each_change(tmp_path: Path):
     text, read = page_of(ablate_results(), tmp_path)
     assert list(read.panels)[2] == "which-change"
     head = read.panels[""]
@@ -169,18 +169,18 @@ def test_an_ablation_names_the_change(tmp_path: Path):
         r'<figure id="plot-waterfall">(<svg.*?</svg>)', text, re.S)[1])
 
 
-def test_a_claim_and_a_law_have_their_words(tmp_path: Path):
+def test_claims_and_scaling_laws_are_described(tmp_path: Path):
     _, read = page_of(claim_results(), tmp_path)
     assert "Do new masks every time help? The paper's finding was not reproduced at this size." in read.panels[""]
     assert "not reproduced at this size" in read.panels[""] and "not seen" not in read.panels[""]
     assert "(arXiv:1907.11692): New masks are as good as static ones" in read.panels["results"]
     _, read = page_of(scaling_results(), tmp_path)
     assert read.row("bert", "0.090") == ["bert", "0.090", "0.070 to 0.110", "9", "\u2013"]
-    assert "At size mini, roberta@mini has the best mean" in read.panels[""]        # not: the largest model is best
+    assert "At size mini, roberta@mini has the best mean" in read.panels[""]  # sizes are not compared with each other
     assert "A point is a run." in read.panels["scaling"]
 
 
-def test_no_score_at_all_is_a_sentence(tmp_path: Path):
+def test_an_experiment_without_scores_is_reported(tmp_path: Path):
     results = compare_results() | {"differences": [], "measures": []}
     for cell in results["cells"]:
         cell.update(state="failed", why="killed", cost={}, curve=[], scores={})
@@ -192,7 +192,7 @@ def test_no_score_at_all_is_a_sentence(tmp_path: Path):
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_the_markdown_tells_the_same(make: Callable[[], dict[str, Any]], tmp_path: Path):
+def test_the_markdown_report_has_the_same_headline_and_figures(make: Callable[[], dict[str, Any]], tmp_path: Path):
     results = make()
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "old.svg").write_text("<svg/>")
@@ -212,7 +212,7 @@ def test_the_markdown_tells_the_same(make: Callable[[], dict[str, Any]], tmp_pat
     assert before == {file.name: file.read_bytes() for file in (tmp_path / "pictures").iterdir()}  # equal bytes
 
 
-def test_markup_in_names_stays_text(tmp_path: Path):
+def test_markup_in_names_is_escaped(tmp_path: Path):
     results = compare_results()
     results["title"] = "a|b *c* <script>alert(1)</script>"
     text, read = page_of(results, tmp_path)
@@ -232,10 +232,10 @@ def test_the_largest_deviation_is_of_the_unit_that_was_held_equal():
     results["budget"] = {"unit": "flops", "amount": 6.2e13}
     assert f"6.2e13 FLOPs for each cell. The largest deviation is {MINUS}50.00%" in words.budget_note(results)
     results["cells"] = [cell | {"variant": "transformer-xl@tiny"} for cell in results["cells"]]
-    assert "(transformer-xl@tiny, seed 0)" in words.budget_note(results)     # a name's hyphen is no minus
+    assert "(transformer-xl@tiny, seed 0)" in words.budget_note(results)  # a hyphen in a name is not printed as a minus
 
 
-@pytest.mark.parametrize(("given", "said"), [
+@pytest.mark.parametrize(("example", "expected"), [
     (difference("m", "a", "b", 0.005, 0.025, "inconclusive"),
      f"inconclusive: {MINUS}0.020 to 0.030 (about 7 seeds would decide)"),
     (difference("m", "a", "b", 0.03, 0.025, "inconclusive"),
@@ -252,55 +252,56 @@ def test_the_largest_deviation_is_of_the_unit_that_was_held_equal():
     (difference("m", "a", "b", 0.3, None, "one seed"), "one seed: no interval, so no verdict"),
     (difference("m", "a", "b", 0.0, 0.0, "same bytes"), "no difference: identical weights"),
 ])
-def test_verdicts(given, said):
-    assert words.format_verdict(given) == said
+def test_verdicts_are_formatted_with_interval_and_needed_seeds(example, expected):
+    assert words.format_verdict(example) == expected
 
 
-def test_better_is_turned_round_with_the_pair():
+def test_verdicts_are_inverted_for_the_reversed_pair():
     results = compare_results()
     assert words.verdicts_against(results, BITS["key"], "roberta@tiny") == {"albert@tiny": "inconclusive",
                                                                             "bert@tiny": "worse"}
-    assert list(words.variant_means(results, ACCURACY["key"]))[0] == "electra@tiny"        # higher is better there
+    assert list(words.variant_means(results, ACCURACY["key"]))[0] == "electra@tiny"  # higher is better
     assert list(words.variant_means(results, BITS["key"])) == ["roberta@tiny", "albert@tiny", "bert@tiny"]
 
 
 def points_of(svg: str, group: str) -> list[tuple[float, float]]:
-    """The corners of the drawing's paths within a group of matplotlib's."""
+    """The points of the first path in a group of matplotlib's SVG."""
     part = svg[svg.index(f'id="{group}"'):]
     path = re.search(r' d="([^"]+)"', part)[1]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.-]+) ([\d.-]+)", path)]
 
 
-def test_the_waterfall_ends_at_the_child():
+def test_the_bars_of_a_waterfall_are_cumulative():
     steps = [WaterfallStep("one", -0.5, [(-0.7, -0.3), None], "better"),
              WaterfallStep("two", 0.2, [None, (0.1, 0.3)], "worse"),
-             WaterfallStep("left over", -0.1, (), "")]
+             WaterfallStep("remainder", -0.1, (), "")]
     svg = draw_waterfall(("parent", 3.0), steps, ("child", 2.6), "bits per byte", "score (lower is better)")
-    assert {"parent", "one", "two", "left over", "child"} <= set(texts(svg))
+    assert {"parent", "one", "two", "remainder", "child"} <= set(texts(svg))
     assert {f"{MINUS}0.500", "+0.200", "3.000", "2.600"} <= set(texts(svg))
-    bars = [points_of(svg, f"patch_{number}") for number in (3, 4, 5)]          # patches 1 and 2 are the backgrounds
+    bars = [points_of(svg, f"patch_{index}") for index in (3, 4, 5)]  # patches 1 and 2 are backgrounds
     spans = [(min(x for x, _ in bar), max(x for x, _ in bar)) for bar in bars]
     unit = (spans[0][1] - spans[0][0]) / 0.5
-    assert spans[1] == pytest.approx((spans[0][0], spans[0][0] + 0.2 * unit), abs=0.01)  # where the first ended
+    assert spans[1] == pytest.approx((spans[0][0], spans[0][0] + 0.2 * unit), abs=0.01)  # from the end of the first
     assert spans[2] == pytest.approx((spans[1][1] - 0.1 * unit, spans[1][1]), abs=0.01)
 
 
-def test_curves_are_means_within_their_seeds():
-    one = draw_curves({"bert": [[(0, 4.0), (10, 2.0)]]}, "tokens read", "loss")
-    three = draw_curves({"bert": [[(0, 4.0), (10, 2.0)], [(1, 4.2), (10, 2.2)], [(0, 3.8), (9, 1.8)]],
-                         "a & b": [[(0, 5.0), (10, 4.0)]]}, "tokens read", "loss")
-    assert "FillBetweenPolyCollection_1" not in one and "FillBetweenPolyCollection_1" in three    # a band needs seeds
-    assert {"bert", "a & b", "tokens read", "loss"} <= set(texts(three))
+def test_curves_have_a_band_only_with_several_seeds():
+    one_seed = draw_curves({"bert": [[(0, 4.0), (10, 2.0)]]}, "tokens read", "loss")
+    three_seeds = draw_curves({"bert": [[(0, 4.0), (10, 2.0)], [(1, 4.2), (10, 2.2)], [(0, 3.8), (9, 1.8)]],
+                               "a & b": [[(0, 5.0), (10, 4.0)]]}, "tokens read", "loss")
+    assert "FillBetweenPolyCollection_1" not in one_seed
+    assert "FillBetweenPolyCollection_1" in three_seeds
+    assert {"bert", "a & b", "tokens read", "loss"} <= set(texts(three_seeds))
 
 
-def test_a_forest_has_a_point_for_each_and_intervals_only_where_known():
+def test_a_forest_plot_labels_rows_with_and_without_intervals():
     rows = [ForestRow("a key.with.many.dots.that.is.long", 0.1, (0.05, 0.15), True), ForestRow("c", -0.1, None, False)]
     svg = draw_forest(rows, "difference", "score")
-    shown = texts(svg)
-    assert {"a key.with.many.dots.", "that.is.long", "c", "+0.100", f"{MINUS}0.100"} <= set(shown)
+    labels = texts(svg)
+    assert {"a key.with.many.dots.", "that.is.long", "c", "+0.100", f"{MINUS}0.100"} <= set(labels)
 
 
-def test_a_law_is_drawn_with_and_without_a_band():
+def test_scaling_plots_work_with_and_without_a_band():
     fit = scaling_results()["scaling"][0]
     assert "FillBetweenPolyCollection_1" in draw_scaling([fit], "parameters", "bits per byte")
     svg = draw_scaling([fit | {"band": [], "floor": 1.0}], "parameters", "bits per byte")

@@ -23,12 +23,12 @@ def test_token_segment_and_position_are_summed_and_normalized():
     embedding = build()
     norm = torch.nn.functional.layer_norm
     for row in range(2):
-        for place in range(5):
-            vector = (embedding.tokens.weight[IDS[row, place]] + embedding.segments.weight[SEGMENTS[row, place]]
-                      + embedding.position.table.weight[place])
+        for position in range(5):
+            vector = (embedding.tokens.weight[IDS[row, position]] + embedding.segments.weight[SEGMENTS[row, position]]
+                      + embedding.position.table.weight[position])
             expected = norm(vector, (12,), embedding.norm.weight, embedding.norm.bias, 1e-12)
-            found = embedding(Stream(input_ids=IDS, segment_ids=SEGMENTS))[row, place]
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+            result = embedding(Stream(input_ids=IDS, segment_ids=SEGMENTS))[row, position]
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_without_segment_ids_every_position_is_in_segment_0():
@@ -39,7 +39,7 @@ def test_without_segment_ids_every_position_is_in_segment_0():
     assert none.segments is None
 
 
-def test_stated_positions_are_used():
+def test_explicit_position_ids_are_used():
     embedding = build()
     counted = torch.arange(5).expand(2, 5)
     torch.testing.assert_close(embedding(Stream(input_ids=IDS)), embedding(Stream(input_ids=IDS, position_ids=counted)))
@@ -48,23 +48,23 @@ def test_stated_positions_are_used():
     torch.testing.assert_close(moved, embedding(Stream(input_ids=longer))[:, 3:])
 
 
-def test_an_offset_leaves_the_first_rows_unused():
+def test_a_position_offset_leaves_the_first_rows_unused():
     embedding = build("network.position.offset=2", "network.embedding.norm=false")
     assert embedding.position.table.num_embeddings == 514
-    found = embedding(Stream(input_ids=IDS))[0, 0]
+    result = embedding(Stream(input_ids=IDS))[0, 0]
     expected = embedding.tokens.weight[3] + embedding.segments.weight[0] + embedding.position.table.weight[2]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("width", [12, 16])
-def test_sinusoids_follow_the_formula(width):
+def test_sinusoidal_positions_match_the_formula(width):
     embedding = build("network.position.kind=sinusoidal", "network.position.maximum=1000", f"network.width={width}",
                       "network.embedding.norm=false")
     for positions in (None, torch.tensor([[7, 0, 300, 1, 2]] * 2)):
-        found = embedding.position(IDS, positions)
-        for place, number in enumerate([0, 1, 2, 3, 4] if positions is None else positions[0].tolist()):
-            expected = torch.tensor(sinusoid(number, width))
-            vector = found[place] if found.dim() == 2 else found[0, place]
+        result = embedding.position(IDS, positions)
+        for position, index in enumerate([0, 1, 2, 3, 4] if positions is None else positions[0].tolist()):
+            expected = torch.tensor(sinusoid(index, width))
+            vector = result[position] if result.dim() == 2 else result[0, position]
             torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -77,7 +77,7 @@ def test_the_embedding_may_be_factorized():
     torch.testing.assert_close(narrow(Stream(input_ids=IDS)), narrow.project(inner))
 
 
-def test_scaling_by_the_root_of_the_width():
+def test_embeddings_are_scaled_by_the_square_root_of_their_width():
     embedding = build("network.embedding.scale=true", "network.embedding.norm=false", "network.position.kind=none",
                       "network.embedding.width=9")
     inner = embedding.tokens(IDS) * math.sqrt(9) + embedding.segments.weight[0]

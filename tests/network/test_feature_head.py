@@ -1,4 +1,4 @@
-"""A network's layers as features: mixed as ELMo says, read by a BiLSTM, and filling never matters."""
+"""Feature-based transfer: layers mixed as in ELMo, read by a BiLSTM, independent of padding."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ def network_of(head: FeatureHead) -> Network:
 
 
 @torch.no_grad()
-def test_the_mixture_is_elmos():
+def test_layers_are_mixed_as_in_elmo():
     head = network_of(FeatureHead(3, layers=2)).heads["task"]
     head.shares.copy_(torch.tensor([0.3, -1.2]))
     head.scale.fill_(2.5)
     layers = [torch.randn(2, 5, 16) for _ in range(4)]
-    share = torch.exp(torch.tensor(0.3)) / (torch.exp(torch.tensor(0.3)) + torch.exp(torch.tensor(-1.2)))
-    expected = 2.5 * (share * layers[2] + (1 - share) * layers[3])  # the two highest
+    weight = torch.exp(torch.tensor(0.3)) / (torch.exp(torch.tensor(0.3)) + torch.exp(torch.tensor(-1.2)))
+    expected = 2.5 * (weight * layers[2] + (1 - weight) * layers[3])  # the two top layers
     torch.testing.assert_close(head.mix_layers(layers), expected)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("layers, expected", [("concat4", [1, 2, 3]), ("last", [3]), ("before-last", [2]),
                                               ("embedding", [0])])
-def test_the_other_rows_of_berts_feature_based_table(layers, expected):
+def test_the_layer_choices_of_berts_feature_based_experiments(layers, expected):
     settings = recipe("bert@tiny", SMALL).settings.network
     head = network_of(feature_head(settings, "tag", 3, layers)).heads["task"]
-    given = [torch.randn(2, 5, 16) for _ in range(4)]
-    torch.testing.assert_close(head.mix_layers(given), torch.cat([given[number] for number in expected], -1))
-    assert head(given, torch.tensor([5, 3])).shape == (2, 5, 3)
+    hidden_states = [torch.randn(2, 5, 16) for _ in range(4)]
+    concatenated = torch.cat([hidden_states[layer] for layer in expected], -1)
+    torch.testing.assert_close(head.mix_layers(hidden_states), concatenated)
+    assert head(hidden_states, torch.tensor([5, 3])).shape == (2, 5, 3)
 
 
 @torch.no_grad()
@@ -61,12 +62,12 @@ def test_rows_of_a_batch_do_not_affect_each_other(each):
     for row, length in enumerate(lengths.tolist()):
         alone = head([layer[row:row + 1, :length] for layer in layers], torch.tensor([length]))[0]
         torch.testing.assert_close(together[row, :length] if each else together[row], alone)
-    # what was read is that of two LSTMs, one from either end; for a whole input, the highest of every output
-    read, _ = head.reader(head.mix_layers([layer[1:2] for layer in layers]))
-    torch.testing.assert_close(together[1], head.output(read if each else read.amax(1))[0])
+    # a bidirectional LSTM reads the mixture; for one label per text, its outputs are max-pooled
+    lstm_output, _ = head.reader(head.mix_layers([layer[1:2] for layer in layers]))
+    torch.testing.assert_close(together[1], head.output(lstm_output if each else lstm_output.amax(1))[0])
 
 
-def test_a_head_that_mixes_layers_is_given_them():
+def test_a_head_that_mixes_layers_gets_all_hidden_states():
     network = network_of(FeatureHead(2, layers=4))
     hidden = network({"encoder": Stream(torch.randint(0, 40, (2, 5)))})
     assert len(hidden.all_hidden_states("encoder")) == 4
@@ -76,15 +77,15 @@ def test_a_head_that_mixes_layers_is_given_them():
 @pytest.mark.parametrize("kind, layers, expected", [("classify", "all", FeatureHead(2, 4)),
                                                     ("pair", "last4", FeatureHead(2, 3)),
                                                     ("tag", "all", FeatureHead(2, 4, each=True))])
-def test_which_layers_are_mixed(kind, layers, expected):
+def test_the_number_of_mixed_layers_follows_the_option(kind, layers, expected):
     assert feature_head(recipe("bert@tiny", SMALL).settings.network, kind, 2, layers) == expected
 
 
-@pytest.mark.parametrize("name, kind, layers, told", [
+@pytest.mark.parametrize("name, kind, layers, message", [
     ("bert@tiny", "qa", "all", "not for qa"), ("bert@tiny", "tag", "last5", "choose all, last4, concat4"),
     ("universal-transformer@tiny", "tag", "all", "recurrent depth")])
-def test_features_that_cannot_be_are_refused(name, kind, layers, told):
-    with pytest.raises(UserError, match=told):
+def test_unsupported_feature_extraction_is_refused(name, kind, layers, message):
+    with pytest.raises(UserError, match=message):
         feature_head(recipe(name, SMALL).settings.network, kind, 2, layers)
 
 
@@ -103,8 +104,8 @@ def test_only_the_feature_head_is_trained(tmp_path, kind, family):
     assert card.heads["task"].layers == 2 and card.heads["task"].each is (kind == "tag")
     learner = build_task_objective(card, input_encoder_for(card, tuned.require_tokenizer()))
     examples = read_split(tmp_path / "run", "dev", card)
-    said = [json.loads(line)["prediction"] for line in (tmp_path / "run/dev.jsonl").read_text().splitlines()]
-    for one, other in zip(predict_examples(tuned, learner, examples), said, strict=True):
+    saved = [json.loads(line)["prediction"] for line in (tmp_path / "run/dev.jsonl").read_text().splitlines()]
+    for prediction, expected in zip(predict_examples(tuned, learner, examples), saved, strict=True):
         key = "label" if kind == "classify" else "tags"
-        assert one[key] == other[key]  # what was saved says the same
+        assert prediction[key] == expected[key]
     assert "heads.task.reader.weight_ih_l1_reverse" in load_file(tmp_path / "run/model/model.safetensors")

@@ -1,4 +1,4 @@
-"""A generator beside a network: one embedding, two stacks, stored and counted once."""
+"""ELECTRA's generator: it shares the embedding with the discriminator, stored and counted once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = ("tokens", "segments", "position", "norm")
 
 
 @pytest.fixture(params=[[], ["network.embedding.width=7"], ["network.embedding.width=6"]],
-                ids=["own width", "narrow", "as narrow as the generator"])
+                ids=["network width", "factorized", "generator width"])
 def network(request):
     torch.manual_seed(0)
     return stemma.build("electra@tiny", 40, [*SMALL, *request.param]).network
@@ -36,13 +36,13 @@ def test_everything_of_the_embedding_but_the_projection_is_shared(network):
     assert ours(stream).shape[-1] == 12 and theirs(stream).shape[-1] == 6
 
 
-def test_every_number_is_stored_and_trained_once(network):
+def test_every_parameter_is_stored_and_trained_once(network):
     names = [name for name, _ in network.named_parameters()]
     assert not any(name.startswith(f"generator.embedding.{part}") for part in SHARED for name in names)
     assert "embedding.tokens.weight" in names and "generator.encoder.blocks.0.attention.input.weight" in names
-    whole = sum(parameter.numel() for parameter in network.parameters())
+    total = sum(parameter.numel() for parameter in network.parameters())
     shared = sum(parameter.numel() for part in SHARED for parameter in getattr(network.embedding, part).parameters())
-    assert whole == network.parameter_count() + network.generator.parameter_count() - shared
+    assert total == network.parameter_count() + network.generator.parameter_count() - shared
     assert network.own_state_dict().keys() == {name for name in names if not name.startswith("generator.")}
 
 
@@ -66,15 +66,15 @@ def test_a_loaded_state_dict_stays_tied(network):
 
 
 def test_both_networks_use_their_own_initialization():
-    """Without a stated spread, matrices start at 1 / sqrt(width): the generator's by its own, what is shared by the
-    network's."""
+    """Without an explicit spread the standard deviation is 1 / sqrt(width): of the generator for its own matrices, and
+    of the network for the shared embedding."""
     torch.manual_seed(0)
     settings = stemma.recipe("electra@tiny", ["network.width=256", "network.layers=1"]).settings.network
     settings = settings.model_copy(update={"initialization": InitializationSettings(spread=None)})
     network = Network(settings, 500, {"judge": DiscriminatorHeadSpec()},
                       generator_head_specs={"vocabulary": LMHeadSpec()})
-    truncated = 0.8796  # a normal cut at two deviations is so much narrower
-    large, small = (one.encoder.blocks[0].attention.input.weight for one in (network, network.generator))
+    truncated = 0.8796  # standard deviation of a normal truncated at two
+    large, small = (part.encoder.blocks[0].attention.input.weight for part in (network, network.generator))
     for weight, width in ((network.embedding.tokens.weight, 256), (large, 256), (small, 64)):
         assert float(weight.detach().std()) == pytest.approx(truncated * width**-0.5, rel=0.05)
 

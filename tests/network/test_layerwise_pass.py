@@ -1,4 +1,4 @@
-"""A stack walked block by block: the same answers, layers that can be looked at, and rows that leave early."""
+"""Running a stack layer by layer: the same outputs, intermediate hidden states, and rows that exit early."""
 
 from __future__ import annotations
 
@@ -21,72 +21,73 @@ LENGTHS = torch.tensor([40, 3, 9, 25, 12, 5, 38, 7, 6, 30, 11, 4])
 def network_of(name):
     torch.manual_seed(0)
     network = stemma.build(f"{name}@tiny", 60, SMALL).network.eval()
-    perturb(network, 0)  # some start as the identity
+    perturb(network, 0)  # some blocks are initialized as the identity
     return network
 
 
-def walk_of(network, wanted=None, ids=None, lengths=LENGTHS, sees=Bidirectional):
+def start_pass(network, output_positions=None, ids=None, lengths=LENGTHS, rule_type=Bidirectional):
     torch.manual_seed(1)
     ids = torch.randint(60, (ROWS, LENGTH)) if ids is None else ids
-    real = torch.arange(LENGTH) < lengths[:, None]
-    rule = PaddingRule(real) if sees is Bidirectional else sees() & PaddingRule(real)
-    stream = Stream(ids, rule, output_positions=wanted, skip_padding=True)
-    given = build_stack_input(network, stream, None, None)
+    token_mask = torch.arange(LENGTH) < lengths[:, None]
+    rule = PaddingRule(token_mask) if rule_type is Bidirectional else rule_type() & PaddingRule(token_mask)
+    stream = Stream(ids, rule, output_positions=output_positions, skip_padding=True)
+    stack_input = build_stack_input(network, stream, None, None)
     x = network.embedding(stream)
-    return network.encoder.start_pass(x, given), stream, real
+    return network.encoder.start_pass(x, stack_input), stream, token_mask
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["bert", "modernbert", "t5", "gpt2"])
 def test_running_all_layers_equals_the_forward_pass(name):
     network = network_of(name)
-    walk, stream, real = walk_of(network, sees=Causal if name == "gpt2" else Bidirectional)
-    while not walk.done:
-        walk.run_next_layer()
+    layer_pass, stream, token_mask = start_pass(network, rule_type=Causal if name == "gpt2" else Bidirectional)
+    while not layer_pass.done:
+        layer_pass.run_next_layer()
     if network.decoder is None:
         expected = network({"encoder": stream})["encoder"]
-        assert_close(walk.finish().last_hidden_state[real], expected[real])
-    assert walk.layer_index == 3
+        assert_close(layer_pass.finish().last_hidden_state[token_mask], expected[token_mask])
+    assert layer_pass.layer_index == 3
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["bert", "modernbert", "t5"])
 def test_an_intermediate_hidden_state_is_the_output_of_a_shallower_network(name):
     network = network_of(name)
-    walk, _, real = walk_of(network)
-    walk.run_next_layer()
-    walk.run_next_layer()
+    layer_pass, _, token_mask = start_pass(network)
+    layer_pass.run_next_layer()
+    layer_pass.run_next_layer()
     shorter = network_of(name)
     shorter.encoder.blocks = shorter.encoder.blocks[:2]
-    other, *_ = walk_of(shorter)
+    other, *_ = start_pass(shorter)
     while not other.done:
         other.run_next_layer()
-    assert_close(walk.hidden_state()[real], other.finish().last_hidden_state[real])
-    assert not torch.allclose(walk.hidden_state()[real], walk_of(network)[0].hidden_state()[real], atol=1e-3)
+    assert_close(layer_pass.hidden_state()[token_mask], other.finish().last_hidden_state[token_mask])
+    embedded = start_pass(network)[0].hidden_state()
+    assert not torch.allclose(layer_pass.hidden_state()[token_mask], embedded[token_mask], atol=1e-3)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize("name", ["bert", "modernbert", "t5"])
-def test_rows_that_leave_early_do_not_change_the_others(name, wanted):
-    """Padding is still left out (one long row stays among short ones), and so are positions that nobody reads."""
+def test_rows_that_exit_early_do_not_change_the_others(name, first_only):
+    """Padding and unused output positions are still skipped."""
     network = network_of(name)
-    first = torch.arange(ROWS) * LENGTH if wanted else None
-    walk, _, real = walk_of(network, first)
-    expected, *_ = walk_of(network, first)
+    first = torch.arange(ROWS) * LENGTH if first_only else None
+    layer_pass, _, token_mask = start_pass(network, first)
+    expected, *_ = start_pass(network, first)
     while not expected.done:
         expected.run_next_layer()
     rows = torch.tensor([9, 1, 0, 4, 5, 7, 10, 2, 3])
-    walk.run_next_layer()
-    walk.select_rows(rows)
-    assert walk.unpadded is not None
-    walk.run_next_layer()
-    walk.select_rows(torch.arange(8))
-    walk.run_next_layer()
-    left = rows[:8]
-    found, whole = walk.finish().last_hidden_state, expected.finish().last_hidden_state[left]
-    seen = torch.zeros(8, LENGTH, dtype=torch.bool)
-    seen[:, 0] = True
-    seen = seen if wanted else real[left]
-    assert found.shape == (8, LENGTH, 24)
-    assert_close(found[seen], whole[seen])
+    layer_pass.run_next_layer()
+    layer_pass.select_rows(rows)
+    assert layer_pass.unpadded is not None
+    layer_pass.run_next_layer()
+    layer_pass.select_rows(torch.arange(8))
+    layer_pass.run_next_layer()
+    remaining = rows[:8]
+    result, expected_output = layer_pass.finish().last_hidden_state, expected.finish().last_hidden_state[remaining]
+    compared = torch.zeros(8, LENGTH, dtype=torch.bool)
+    compared[:, 0] = True
+    compared = compared if first_only else token_mask[remaining]
+    assert result.shape == (8, LENGTH, 24)
+    assert_close(result[compared], expected_output[compared])

@@ -20,7 +20,7 @@ def inputs(rows: int, bias: bool = True, scale: float = 1.0):
     table = torch.randn(VOCABULARY, WIDTH, generator=rng)
     offset = torch.randn(VOCABULARY, generator=rng) if bias else None
     labels = torch.randint(0, VOCABULARY, (rows,), generator=rng)
-    return [None if each is None else each.requires_grad_() for each in (hidden, table, offset)], labels
+    return [None if tensor is None else tensor.requires_grad_() for tensor in (hidden, table, offset)], labels
 
 
 def reference(leaves, labels, total, smoothing=0.0):
@@ -38,84 +38,84 @@ def gradients(loss, leaves):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("total", [11.0, 3.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-def test_value_and_gradients_are_torch_s(monkeypatch, block, rows, bias, total, smoothing):
+def test_loss_and_gradients_match_torch(monkeypatch, block, rows, bias, total, smoothing):
     monkeypatch.setattr(module, "BLOCK_LOGITS", block)
     leaves, labels = inputs(rows, bias)
     expected = reference(leaves, labels, total, smoothing)
-    found = linear_cross_entropy(*leaves, labels, total, smoothing)
-    torch.testing.assert_close(found, expected)
-    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    result = linear_cross_entropy(*leaves, labels, total, smoothing)
+    torch.testing.assert_close(result, expected)
+    for actual, reference_grad in zip(gradients(result, leaves), gradients(expected, leaves), strict=True):
+        torch.testing.assert_close(actual, reference_grad, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_large_scores_do_not_overflow(smoothing):
     leaves, labels = inputs(5, scale=300.0)
-    found, expected = (loss(*given, labels, 5.0, smoothing) for loss, given in ((linear_cross_entropy, leaves),
-                                                                                (reference, [leaves])))
-    torch.testing.assert_close(found, expected)
-    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
-        assert one.isfinite().all()
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    result, expected = (loss(*given, labels, 5.0, smoothing) for loss, given in ((linear_cross_entropy, leaves),
+                                                                                 (reference, [leaves])))
+    torch.testing.assert_close(result, expected)
+    for actual, reference_grad in zip(gradients(result, leaves), gradients(expected, leaves), strict=True):
+        assert actual.isfinite().all()
+        torch.testing.assert_close(actual, reference_grad, rtol=1e-4, atol=1e-4)
 
 
 def test_no_rows_give_zero_loss():
     leaves, labels = inputs(0)
-    found = linear_cross_entropy(*leaves, labels, 4.0)
-    assert found.item() == 0.0
-    for gradient, leaf in zip(gradients(found, leaves), leaves, strict=True):
+    result = linear_cross_entropy(*leaves, labels, 4.0)
+    assert result.item() == 0.0
+    for gradient, leaf in zip(gradients(result, leaves), leaves, strict=True):
         assert gradient.shape == leaf.shape and not gradient.any()
 
 
 @pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_under_bf16_autocast(monkeypatch, block, smoothing):
+def test_bf16_autocast_is_close_to_fp32(monkeypatch, block, smoothing):
     monkeypatch.setattr(module, "BLOCK_LOGITS", block)
     leaves, labels = inputs(64)
     expected = reference(leaves, labels, 64.0, smoothing)
     with torch.autocast("cpu", torch.bfloat16):
-        found = linear_cross_entropy(*leaves, labels, 64.0, smoothing)
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(expected.item(), rel=0.01)
-    for one, other, leaf in zip(gradients(found, leaves), gradients(expected, leaves), leaves, strict=True):
-        assert one.dtype == leaf.dtype
-        assert (one - other).norm() < 0.02 * other.norm()
+        result = linear_cross_entropy(*leaves, labels, 64.0, smoothing)
+    assert result.dtype == torch.float32
+    assert result.item() == pytest.approx(expected.item(), rel=0.01)
+    for actual, reference_grad, leaf in zip(gradients(result, leaves), gradients(expected, leaves), leaves, strict=True):
+        assert actual.dtype == leaf.dtype
+        assert (actual - reference_grad).norm() < 0.02 * reference_grad.norm()
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-def test_where_no_gradient_is_wanted(mode):
+def test_the_loss_is_right_without_gradients(mode):
     leaves, labels = inputs(9)
     expected = reference(leaves, labels, 9.0, 0.2).item()
     with mode():
-        found = linear_cross_entropy(*leaves, labels, 9.0, 0.2)
-    assert found.item() == pytest.approx(expected, rel=1e-5)
-    assert not found.requires_grad
+        result = linear_cross_entropy(*leaves, labels, 9.0, 0.2)
+    assert result.item() == pytest.approx(expected, rel=1e-5)
+    assert not result.requires_grad
 
 
 @pytest.mark.parametrize("columns", [3, BUNDLE_COLUMNS - 1, BUNDLE_COLUMNS, BUNDLE_COLUMNS + 1,
                                      3 * BUNDLE_COLUMNS + 17])
 def test_columns_are_sampled_in_proportion_to_their_weights(columns):
-    """Chi-squared over a few likely columns, spread over all bundles, and the rest together."""
+    """A chi-squared test over a few likely columns in different bundles, and all others together."""
     torch.manual_seed(0)
     weights = torch.rand(columns) * 0.02
     weights[[0, columns // 2, columns - 1]] = torch.tensor([1.0, 4.0, 2.0])
     rows = 40_000
-    found = sample_columns(weights.expand(rows, columns))
-    assert found.shape == (rows,) and found.dtype == torch.int64
+    result = sample_columns(weights.expand(rows, columns))
+    assert result.shape == (rows,) and result.dtype == torch.int64
     likely = [0, columns // 2, columns - 1]
-    share = weights.double() / weights.double().sum()
-    expected = [*(rows * share[likely]).tolist(), rows * (1 - share[likely].sum()).item()]
-    counts = torch.bincount(found, minlength=columns).double()
-    seen = [*counts[likely].tolist(), rows - counts[likely].sum().item()]
-    surprise = sum((one - other) ** 2 / max(other, 1e-9) for one, other in zip(seen, expected, strict=True) if other)
-    assert surprise < 16.3  # three degrees of freedom: passed by chance in 999 of 1,000 cases
+    probability = weights.double() / weights.double().sum()
+    expected = [*(rows * probability[likely]).tolist(), rows * (1 - probability[likely].sum()).item()]
+    counts = torch.bincount(result, minlength=columns).double()
+    observed = [*counts[likely].tolist(), rows - counts[likely].sum().item()]
+    chi_squared = sum((count - mean) ** 2 / mean for count, mean in zip(observed, expected, strict=True) if mean > 0)
+    assert chi_squared < 16.3  # the 0.999 quantile with three degrees of freedom
 
 
 def test_columns_of_zero_weight_are_never_sampled():
     weights = torch.zeros(500, 2 * BUNDLE_COLUMNS + 5)
-    chosen = torch.randint(weights.shape[1], (500,), generator=torch.Generator().manual_seed(3))
-    weights[torch.arange(500), chosen] = 1e-30
-    assert torch.equal(sample_columns(weights), chosen)
+    column = torch.randint(weights.shape[1], (500,), generator=torch.Generator().manual_seed(3))
+    weights[torch.arange(500), column] = 1e-30
+    assert torch.equal(sample_columns(weights), column)
 
 
 @pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
@@ -126,21 +126,22 @@ def test_loss_and_sample_gives_the_same_loss_and_samples_from_the_same_distribut
     hidden, table, bias = leaves
     many = 6000
     repeated = [hidden.detach().repeat(many, 1).requires_grad_(), table, bias]
-    guess = linear_cross_entropy_and_sample(*repeated, labels.repeat(many), 7.0)
+    output = linear_cross_entropy_and_sample(*repeated, labels.repeat(many), 7.0)
     expected = linear_cross_entropy(*repeated, labels.repeat(many), 7.0)
-    torch.testing.assert_close(guess.loss, expected)
-    for one, other in zip(gradients(guess.loss, repeated), gradients(expected, repeated), strict=True):
-        assert_close(one, other)
+    torch.testing.assert_close(output.loss, expected)
+    for actual, reference_grad in zip(gradients(output.loss, repeated), gradients(expected, repeated), strict=True):
+        assert_close(actual, reference_grad)
     scores = functional.linear(hidden, table, bias)
-    assert torch.equal(guess.correct.view(many, 5)[0], scores.argmax(1) == labels)
-    assert not guess.sampled.requires_grad
+    assert torch.equal(output.correct.view(many, 5)[0], scores.argmax(1) == labels)
+    assert not output.sampled.requires_grad
     for row in range(5):
-        share = torch.bincount(guess.sampled.view(many, 5)[:, row], minlength=VOCABULARY) / many
-        chance = scores[row].softmax(0)
-        assert ((share - chance).abs() <= 4.5 * (chance * (1 - chance) / many).sqrt() + 1e-4).all()
+        frequency = torch.bincount(output.sampled.view(many, 5)[:, row], minlength=VOCABULARY) / many
+        expected_frequency = scores[row].softmax(0)
+        error = (expected_frequency * (1 - expected_frequency) / many).sqrt()
+        assert ((frequency - expected_frequency).abs() <= 4.5 * error + 1e-4).all()
 
 
-def test_samples_follow_torch_s_seed():
+def test_samples_depend_on_torchs_seed():
     leaves, labels = inputs(64)
 
     def sample(seed: int) -> torch.Tensor:
@@ -150,8 +151,8 @@ def test_samples_follow_torch_s_seed():
     assert torch.equal(sample(1), sample(1)) and not torch.equal(sample(1), sample(2))
 
 
-def test_one_weight_serves_as_embedding_and_output():
-    """Tied: the table's gradient is the sum of what both ends ask for."""
+def test_a_tied_embedding_gets_both_gradients():
+    """Its gradient is the sum of those as input and as output embedding."""
     table = torch.randn(VOCABULARY, WIDTH, requires_grad=True)
     ids, labels = torch.tensor([3, 3, 5]), torch.tensor([1, 2, 3])
 
@@ -159,5 +160,5 @@ def test_one_weight_serves_as_embedding_and_output():
         return torch.autograd.grad(loss, table)[0]
 
     expected = through(functional.cross_entropy(functional.embedding(ids, table) @ table.T, labels))
-    found = through(linear_cross_entropy(functional.embedding(ids, table), table, None, labels, 3.0))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    result = through(linear_cross_entropy(functional.embedding(ids, table), table, None, labels, 3.0))
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A stack's output is dropped on every way through it: half of the numbers become 0, the others twice as large."""
+"""Output dropout applies on every code path of a stack: with p = 0.5 half of the values become 0, the others double."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SMALL = [f"network.width={WIDTH}", "network.heads=3", "network.attention.head_wi
          "network.layers=2", "network.dropout=0", "network.attention.dropout=0", "network.inner_dropout=0",
          "network.output_dropout=0.5"]
 IDS = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(1))
-REAL = torch.arange(LENGTH) < torch.randint(1, LENGTH, (ROWS, 1), generator=torch.Generator().manual_seed(2))
-USED = REAL.flatten().nonzero()[:, 0]
+TOKEN_MASK = torch.arange(LENGTH) < torch.randint(1, LENGTH, (ROWS, 1), generator=torch.Generator().manual_seed(2))
+USED = TOKEN_MASK.flatten().nonzero()[:, 0]
 SOME = USED[::3]
 ORDER = torch.stack([torch.randperm(LENGTH, generator=torch.Generator().manual_seed(row)) for row in range(ROWS)])
-PADDED = PaddingRule(REAL)
-# recipe, the stream, which of the outputs are read, and at which places
-WAYS = {
-    "all places": ("bert@tiny", Stream(IDS), ("encoder",), None),
-    "norm in front": ("gpt2@tiny", Stream(IDS, Causal()), ("encoder",), None),
-    "wanted places alone": ("bert@tiny", Stream(IDS, output_positions=SOME), ("encoder",), SOME),
-    "without filling": ("bert@tiny", Stream(IDS, PADDED, skip_padding=True), ("encoder",), USED),
+PADDED = PaddingRule(TOKEN_MASK)
+# recipe, stream, outputs to compare, and their positions
+CASES = {
+    "all positions": ("bert@tiny", Stream(IDS), ("encoder",), None),
+    "pre-norm": ("gpt2@tiny", Stream(IDS, Causal()), ("encoder",), None),
+    "output positions only": ("bert@tiny", Stream(IDS, output_positions=SOME), ("encoder",), SOME),
+    "without padding": ("bert@tiny", Stream(IDS, PADDED, skip_padding=True), ("encoder",), USED),
     "both": ("bert@tiny", Stream(IDS, PADDED, output_positions=SOME, skip_padding=True), ("encoder",), SOME),
     "buckets": ("prefix-lm@tiny", Stream(IDS, PADDED, skip_padding=True), ("encoder",), USED),
     "memory": ("transformer-xl@tiny", Stream(IDS, Causal()), ("encoder",), None),
@@ -36,7 +36,7 @@ WAYS = {
 }
 
 
-def built(recipe: str, *changes: str) -> Network:
+def build(recipe: str, *changes: str) -> Network:
     torch.manual_seed(0)
     network = Network(recipe_loading.recipe(recipe, [*SMALL, *changes]).settings.network, VOCABULARY, {})
     with torch.no_grad():
@@ -47,41 +47,41 @@ def built(recipe: str, *changes: str) -> Network:
 
 def assert_half_is_dropped(trained: torch.Tensor, evaluated: torch.Tensor) -> None:
     dropped = trained == 0
-    share, error = float(dropped.double().mean()), 0.5 / dropped.numel() ** 0.5
-    assert abs(share - 0.5) < 6 * error, f"{share:.3f} of {dropped.numel()} numbers are dropped"
+    fraction, error = float(dropped.double().mean()), 0.5 / dropped.numel() ** 0.5
+    assert abs(fraction - 0.5) < 6 * error, f"{fraction:.3f} of {dropped.numel()} values are dropped"
     torch.testing.assert_close(trained[~dropped], 2 * evaluated[~dropped], atol=2e-4, rtol=1e-4)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("way", WAYS)
-def test_on_every_way(way, monkeypatch):
+@pytest.mark.parametrize("case", CASES)
+def test_output_dropout_applies_on_every_code_path(case, monkeypatch):
     monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 0)
-    recipe, stream, parts, places = WAYS[way]
-    network = built(recipe, *(["network.memory.evaluation=128"] if way == "memory" else []))
+    recipe, stream, parts, positions = CASES[case]
+    network = build(recipe, *(["network.memory.evaluation=128"] if case == "memory" else []))
     torch.manual_seed(4)
     trained, evaluated = (network.train(mode)({"encoder": stream}) for mode in (True, False))
     for part in parts:
-        one, other = (made[part].flatten(0, 1) if places is None else made[part].flatten(0, 1)[places]
-                      for made in (trained, evaluated))
-        assert_half_is_dropped(one, other)
+        first, second = (output[part].flatten(0, 1) if positions is None else output[part].flatten(0, 1)[positions]
+                         for output in (trained, evaluated))
+        assert_half_is_dropped(first, second)
 
 
 @torch.no_grad()
-def test_both_streams_where_both_are_computed():
-    network = built("xlnet@tiny")
+def test_output_dropout_applies_to_both_streams_of_xlnet():
+    network = build("xlnet@tiny")
     stream = Stream(IDS, Permutation(ORDER), query_positions=ORDER.argsort(1)[:, -4:])
     torch.manual_seed(4)
     trained, evaluated = (network.train(mode)({"encoder": stream}, keep_hidden_states=True) for mode in (True, False))
     for part in ("encoder", QUERY):
         assert_half_is_dropped(trained[part], evaluated[part])
-    # what a layer gives to the next, and to a memory, is not
+    # hidden states between layers and in the memory have no output dropout
     torch.testing.assert_close(trained.hidden_states["encoder"][-1], evaluated.hidden_states["encoder"][-1],
                                atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_encoder_and_decoder():
-    network = built("t5@tiny", "network.decoder.layers=1")
+def test_output_dropout_applies_to_encoder_and_decoder():
+    network = build("t5@tiny", "network.decoder.layers=1")
     source = {"encoder": Stream(IDS)}
     torch.manual_seed(4)
     assert_half_is_dropped(network.train()(source)["encoder"], network.eval()(source)["encoder"])
@@ -91,20 +91,20 @@ def test_encoder_and_decoder():
 
 
 @torch.no_grad()
-def test_attention_output_may_have_another_dropout():
-    """DistilBERT's is 0; without a rate of its own it is the network's."""
+def test_the_attention_output_can_have_its_own_dropout():
+    """DistilBERT's is 0. By default it is the dropout of the network."""
     def network(*changes: str) -> Network:
-        return built("bert@tiny", "network.output_dropout=0", "network.dropout=0.3", *changes)
+        return build("bert@tiny", "network.output_dropout=0", "network.dropout=0.3", *changes)
 
     block = network().encoder.blocks[0]
     assert block.attention_dropout.p == block.dropout.p == 0.3
-    own = network("network.attention.output_dropout=0.1").encoder.blocks[0]
-    assert (own.attention_dropout.p, own.dropout.p) == (0.1, 0.3)
+    block = network("network.attention.output_dropout=0.1").encoder.blocks[0]
+    assert (block.attention_dropout.p, block.dropout.p) == (0.1, 0.3)
 
 
 def test_without_output_dropout_no_random_number_is_sampled():
-    """A run that began before this setting goes on with the same random numbers."""
-    network = built("bert@tiny", "network.output_dropout=0").train()
+    """So runs that started before this setting existed resume with the same random numbers."""
+    network = build("bert@tiny", "network.output_dropout=0").train()
     torch.manual_seed(4)
     before = torch.get_rng_state()
     network({"encoder": Stream(IDS, Bidirectional())})

@@ -1,4 +1,4 @@
-"""Bodies that are no stacks: one file of the user's, with or without parameters; which keys of a network they need."""
+"""Plug-in bodies other than stacks, with and without parameters, and the recipe keys that they require."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from closeness import assert_close
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as run
 
@@ -28,7 +28,7 @@ import torch
 from stemma.extend import Body, BodySettings, StackOutput, register
 
 class BagSettings(BodySettings):
-    """The mean of all vectors but a position's own: nothing is learned in it."""
+    """The mean of all vectors except that of the position itself; it has no parameters."""
     required_keys = frozenset()
 
 @register("body", "bag", BagSettings)
@@ -47,8 +47,8 @@ SMALL = ["network.width=16", "corpus.sequence_length=24", "training.batch_size=4
 
 
 @pytest.fixture
-def own(monkeypatch, tmp_path) -> Path:
-    """A folder with both plug-ins, loaded for as long as the test lasts."""
+def plugin_folder(monkeypatch, tmp_path) -> Path:
+    """A folder with both plug-ins, which are loaded during the test."""
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
@@ -59,15 +59,15 @@ def own(monkeypatch, tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_body_without_attention_through_the_verbs(tmp_path, corpus_folder):
-    """It is pre-trained, killed with -9, goes on to the same bytes, writes, and is fine-tuned."""
+def test_a_body_without_attention_is_trained_resumed_and_fine_tuned(tmp_path, corpus_folder):
+    """Pre-trained, killed and resumed to the same bytes, used for generation, and fine-tuned."""
     (tmp_path / "my_body.py").write_text(GATED)
     plugin = ["--plugin", "my_body.py"]
     command = ["pretrain", "gpt2@tiny", "--corpus", corpus_folder, "--steps", "7", "--json", *plugin, *SMALL,
                "network.depth.kind=gated"]
-    whole = run(*command, "--out", "whole", folder=tmp_path)
-    assert whole.code == 0, whole.err
-    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 2))
+    uninterrupted = run(*command, "--out", "whole", folder=tmp_path)
+    assert uninterrupted.code == 0, uninterrupted.err
+    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: has_checkpoint(tmp_path / "killed", 2))
     resumed = run("resume", "killed", *plugin, folder=tmp_path)
     assert resumed.code == 0, resumed.err
     first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
@@ -81,8 +81,8 @@ def test_a_body_without_attention_through_the_verbs(tmp_path, corpus_folder):
     assert tuned.code == 0, tuned.err
 
 
-def test_a_body_without_parameters_learns_by_its_embedding(tmp_path, corpus_folder):
-    """Masked words from the mean of the others: the embedding and the head are all that is trained."""
+def test_a_model_with_a_parameter_free_body_learns_its_embedding(tmp_path, corpus_folder):
+    """Masked words are predicted from the mean of the other vectors."""
     (tmp_path / "my_bag.py").write_text(BAG)
     plugin = ["--plugin", "my_bag.py"]
     learned = run("pretrain", "bert@tiny", "--corpus", corpus_folder, "--steps", "60", "--out", "bag", "--json",
@@ -106,24 +106,24 @@ def stemma_tensors(folder: Path) -> list[str]:
 
 
 @torch.no_grad()
-def test_the_gated_body_decodes_incrementally_as_at_once(own):
+def test_incremental_decoding_with_the_gated_body_equals_one_pass(plugin_folder):
     network = stemma.build("gpt2@tiny", 40, ["network.depth.kind=gated", "network.width=16"]).network.eval()
     ids = torch.randint(40, (2, 9), generator=torch.Generator().manual_seed(0))
-    whole = network({"encoder": Stream(ids, Causal())})["encoder"]
+    at_once = network({"encoder": Stream(ids, Causal())})["encoder"]
     cache = network.new_cache()
     for first, last in ((0, 4), (4, 5), (5, 9)):
-        made = network({"encoder": Stream(ids[:, first:last], Causal())}, cache)["encoder"]
-        assert_close(made, whole[:, first:last])
+        output = network({"encoder": Stream(ids[:, first:last], Causal())}, cache)["encoder"]
+        assert_close(output, at_once[:, first:last])
         if first == 0:
             cache.reorder(torch.tensor([0, 1]))
     assert cache.length == 9
-    real = torch.arange(9) >= 3  # padding before a text leaves it as it is
+    real = torch.arange(9) >= 3  # left padding does not change the text
     padded = network({"encoder": Stream(ids, Causal() & PaddingRule(real.expand(2, 9)),
                                         position_ids=(torch.arange(9) - 3).clamp(min=0))})["encoder"]
     assert_close(padded[:, 3:], network({"encoder": Stream(ids[:, 3:], Causal())})["encoder"])
 
 
-def test_a_recipe_has_the_keys_that_its_body_requires_and_no_others(own):
+def test_a_recipe_has_the_keys_that_its_body_requires_and_no_others(plugin_folder):
     gated = recipe_loading.recipe("gpt2@tiny", ["network.depth.kind=gated"])
     assert gated.values["network"].keys().isdisjoint({"heads", "feedforward", "attention"})
     assert (gated.values["network"]["layers"], gated.settings.network.supported_features()) == (2, {"causal", "cache"})
@@ -132,12 +132,12 @@ def test_a_recipe_has_the_keys_that_its_body_requires_and_no_others(own):
     back = ["network.depth.kind=stacked", "network.heads=2", "network.feedforward=8", "network.attention.kind=full"]
     with pytest.raises(UserError) as refused:
         gated.with_overrides(back)
-    assert [(key, said) for key, said in refused.value.problems] == [("network.attention.dropout", "is missing")]
+    assert [(key, message) for key, message in refused.value.problems] == [("network.attention.dropout", "is missing")]
     again = gated.with_overrides([*back, "network.attention.dropout=0"])
     assert again.settings.network.heads == 2
 
 
-@pytest.mark.parametrize(("name", "changes", "said"), [
+@pytest.mark.parametrize(("name", "changes", "expected"), [
     ("gpt2@tiny", ["network.depth.kind=gated", "network.heads=3"], "means nothing to a body of kind gated"),
     ("bert@tiny", ["network.depth.kind=gated"], "reads from left to right only, and objective.masked_lm looks at both"),
     ("gpt2@tiny", ["network.depth.kind=bag"], "a body of kind bag cannot be causal, which objective.causal_lm needs"),
@@ -146,15 +146,15 @@ def test_a_recipe_has_the_keys_that_its_body_requires_and_no_others(own):
     ("transformer-xl@tiny", ["network.depth.kind=gated"], "a body of kind gated cannot look at a memory"),
     ("bert@tiny", ["remove=network.attention"], "is missing"),
 ])
-def test_an_unsupported_body_is_an_error_before_anything_is_built(own, name, changes, said):
+def test_an_unsupported_body_is_an_error_before_anything_is_built(plugin_folder, name, changes, expected):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
-    assert any(said in message for _, message in refused.value.problems), refused.value.problems
+    assert any(expected in message for _, message in refused.value.problems), refused.value.problems
 
 
 @torch.no_grad()
-def test_a_decoder_may_attend_to_any_body(own):
-    """A bag of vectors as the encoder, a stack as the decoder."""
+def test_a_decoder_may_attend_to_any_body(plugin_folder):
+    """The bag as encoder, and a stack as decoder."""
     changes = ["network.depth.kind=bag", "network.decoder.depth.kind=stacked", "network.width=16", "network.heads=2",
                "network.feedforward=8", "network.attention.kind=full", "network.attention.dropout=0"]
     model = stemma.build("transformer@tiny", 40, changes)

@@ -76,9 +76,9 @@ def test_skipping_padding_and_unneeded_outputs_does_not_change_the_others(monkey
         expected = made({"encoder": Stream(text, sees, position_ids=positions)})["encoder"].flatten(0, 1)
         for skips, some in itertools.product((False, True), (None, wanted)):
             stream = Stream(text, sees, position_ids=positions, output_positions=some, skip_padding=skips)
-            found = made({"encoder": stream})["encoder"].flatten(0, 1)
+            result = made({"encoder": stream})["encoder"].flatten(0, 1)
             read = real.nonzero()[:, 0] if some is None else some
-            assert_close(found[read], expected[read])
+            assert_close(result[read], expected[read])
 
 
 @torch.no_grad()

@@ -38,10 +38,10 @@ def literally(head: StochasticAnswerHead) -> list[list[san.Vector]]:
 
 def test_the_output_is_that_of_the_formulas():
     head = reader(forgets=0.5).eval()
-    found = head(hidden(), torch.tensor(PARTS))
+    result = head(hidden(), torch.tensor(PARTS))
     expected = torch.tensor([san.mean(made, range(STEPS)) for made in literally(head)])
-    torch.testing.assert_close(found.exp(), expected, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(found.exp().sum(1), torch.ones(2))
+    torch.testing.assert_close(result.exp(), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(result.exp().sum(1), torch.ones(2))
 
 
 def test_only_the_two_texts_affect_the_output():
@@ -98,8 +98,8 @@ def test_it_is_exact_also_where_the_network_computes_roughly():
     head, parts = reader().eval(), torch.tensor(PARTS)
     rough = hidden().bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = head(rough, parts)
-    assert_close(found, head(rough.float(), parts))
+        result = head(rough, parts)
+    assert_close(result, head(rough.float(), parts))
 
 
 def test_one_step_is_a_plain_classifier():

@@ -48,12 +48,12 @@ def test_the_stack_computes_the_paper_s_formulas(place, sees):
     given = stream(SEES[sees])
     with torch.no_grad():
         embedded = network.embedding(given)
-        found = network({"encoder": given})["encoder"]
+        result = network({"encoder": given})["encoder"]
     for row in range(BATCH):
         seen = SEES[sees].grid(LENGTH, row)
         expected = transformer.encoder(embedded[row].double().numpy(), weights_of(network), network.settings,
                                        lambda q, k, seen=seen: bool(seen[q, k]))
-        np.testing.assert_allclose(found[row].numpy(), expected, atol=2e-5)
+        np.testing.assert_allclose(result[row].numpy(), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
@@ -67,8 +67,8 @@ def test_outputs_do_not_depend_on_which_other_output_positions_are_requested(pla
     torch.testing.assert_close(some[places], whole[places], rtol=1e-4, atol=1e-5)
     one = torch.autograd.grad(whole[places].square().sum(), list(network.encoder.parameters()), retain_graph=True)
     other = torch.autograd.grad(some[places].square().sum(), list(network.encoder.parameters()), allow_unused=True)
-    for expected, found in zip(one, other, strict=True):
-        torch.testing.assert_close(torch.zeros_like(expected) if found is None else found, expected,
+    for expected, result in zip(one, other, strict=True):
+        torch.testing.assert_close(torch.zeros_like(expected) if result is None else result, expected,
                                    rtol=1e-3, atol=1e-4)
 
 

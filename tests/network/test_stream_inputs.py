@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from closeness import assert_close
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as run
 
@@ -111,7 +111,8 @@ def test_a_network_learns_from_a_field_of_the_corpus(tmp_path, hinted):
         lines = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
         losses[name] = np.mean([line["loss"] for line in lines if "loss" in line][-10:])
     assert losses["told"] < losses["plain"] - 0.5, losses
-    start(*command, *SMALL[4:], "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 20))
+    running = start(*command, *SMALL[4:], "--out", "killed", folder=tmp_path)
+    running.kill_when(lambda: has_checkpoint(tmp_path / "killed", 20))
     assert run("resume", "killed", folder=tmp_path).code == 0
     first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("told", "killed"))
     assert first == second
@@ -137,7 +138,7 @@ def test_a_plugin_fusion(monkeypatch, tmp_path):
         assert_close(embedding(stream), embedding.norm(fused + around))
 
 
-@pytest.mark.parametrize(("name", "changes", "key", "said"), [
+@pytest.mark.parametrize(("name", "changes", "key", "expected"), [
     ("bert", ["network.inputs.hint.kind=vector"], "network.inputs.hint.kind", 'Did you mean "vectors"'),
     ("bert", ["network.inputs.hint.kind=vectors"], "network.inputs.hint.size", "is missing"),
     ("bert", [*SMALL[4:], "network.inputs.hint.sise=3"], "network.inputs.hint.sise",
@@ -152,11 +153,11 @@ def test_a_plugin_fusion(monkeypatch, tmp_path):
     ("bert", ["network.inputs.tokens.kind=vectors", "network.inputs.tokens.size=3"], "network.inputs.tokens",
      "an input is named by letters"),
 ])
-def test_inputs_that_cannot_be_are_refused(name, changes, key, said):
+def test_inputs_that_cannot_be_are_refused(name, changes, key, expected):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
     problems = refused.value.problems
-    assert any(place.startswith(key) and said in message for place, message in problems), problems
+    assert any(place.startswith(key) and expected in message for place, message in problems), problems
 
 
 def test_a_corpus_without_the_field_is_rejected_before_training(hinted, tmp_path):

@@ -24,14 +24,14 @@ def test_a_vector_for_each_row_is_added_before_the_norm():
     network = network_of(3)
     ids, tasks = torch.arange(12).reshape(3, 4), torch.tensor([2, 0, 1])
     with torch.no_grad():
-        found = network.embedding(Stream(ids, task_ids=tasks))
+        result = network.embedding(Stream(ids, task_ids=tasks))
         embedding = network.embedding
         summed = (embedding.tokens(ids) + embedding.segments.weight[0] + embedding.position.table.weight[:4]
                   + embedding.tasks.weight[tasks][:, None])
-        torch.testing.assert_close(found, embedding.norm(summed))
+        torch.testing.assert_close(result, embedding.norm(summed))
         plain = network.embedding(Stream(ids))
-    torch.testing.assert_close(plain[1], found[1])  # none said: task 0
-    assert (plain[0] - found[0]).abs().max() > 1e-3
+    torch.testing.assert_close(plain[1], result[1])  # none said: task 0
+    assert (plain[0] - result[0]).abs().max() > 1e-3
 
 
 def test_rows_and_device_moves_include_task_ids():

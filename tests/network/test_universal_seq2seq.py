@@ -93,11 +93,11 @@ def test_it_agrees_with_the_transcription_and_learns_as_it(halting, transition, 
     costs = {"encoder": [], "decoder": []}
     for row in range(2):
         for part, (output, updates, remainders) in expected_of(model, state, row, pre=place == "pre").items():
-            found = made[part][row, :len(output)]
+            result = made[part][row, :len(output)]
             assert output.std() > 0.1
-            torch.testing.assert_close(found, output, atol=1e-5, rtol=0)  # ours has its sinusoids in fp32
+            torch.testing.assert_close(result, output, atol=1e-5, rtol=0)  # ours has its sinusoids in fp32
             if part == "decoder":
-                ours, theirs = ours + (found @ direction).sum(), theirs + (output @ direction).sum()
+                ours, theirs = ours + (result @ direction).sum(), theirs + (output @ direction).sum()
             if halting:
                 assert made.metrics[f"{part}_steps"][row, :len(output)].tolist() == updates
                 assert made.metrics[f"{part}_steps"][row, len(output):].isnan().all()
@@ -150,12 +150,12 @@ def test_it_writes_with_a_cache_as_without(halting, transition):
     sources = torch.arange(2)
     for step, rows in enumerate(([0, 1], [1, 0], [1, 1, 0], [0, 2], [1])):
         new = {"decoder": Stream(written[:, -1:], Causal())} | ({} if step else {"encoder": read})
-        found = network(new, cache)["decoder"][:, -1]
+        result = network(new, cache)["decoder"][:, -1]
         whole = network({"encoder": Stream(read.input_ids[sources], PaddingRule(tokens(LENGTHS)[sources])),
                          "decoder": Stream(written, Causal())})["decoder"]
-        torch.testing.assert_close(found, whole[:, -1], atol=1e-8, rtol=0)
+        torch.testing.assert_close(result, whole[:, -1], atol=1e-8, rtol=0)
         assert cache.length == step + 1
-        written = torch.cat([written, (found.sum(-1, keepdim=True) * 100).long() % VOCABULARY], 1)[rows]
+        written = torch.cat([written, (result.sum(-1, keepdim=True) * 100).long() % VOCABULARY], 1)[rows]
         sources = sources[rows]
         cache.reorder(torch.tensor(rows))
 
@@ -170,18 +170,18 @@ def test_keys_of_the_encoder_are_made_once_a_pass():
 
 def test_blocks_that_are_computed_again_have_the_same_gradients():
     """Activation checkpointing: what all steps share is made outside of the block."""
-    found = []
+    results = []
     for again in (False, True):
         network = small(halting=True).network
         if again:
             apply_activation_checkpointing(network, check_fn=lambda module: isinstance(module, Block))
         made = network(streams())
         (made["decoder"].sum(-1) * torch.arange(6.0)).sum().backward()
-        found.append({name.replace("_checkpoint_wrapped_module.", ""): parameter.grad
-                      for name, parameter in network.named_parameters() if parameter.grad is not None})
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 20
-    for name, gradient in found[0].items():
-        torch.testing.assert_close(found[1][name], gradient, rtol=1e-6, atol=1e-9)
+        results.append({name.replace("_checkpoint_wrapped_module.", ""): parameter.grad
+                        for name, parameter in network.named_parameters() if parameter.grad is not None})
+    assert results[0].keys() == results[1].keys() and len(results[0]) > 20
+    for name, gradient in results[0].items():
+        torch.testing.assert_close(results[1][name], gradient, rtol=1e-6, atol=1e-9)
 
 
 @torch.no_grad()

@@ -44,8 +44,8 @@ def ids() -> torch.Tensor:
 def learnt(network: Network, outputs: torch.Tensor) -> list[torch.Tensor]:
     """The gradients of something that depends on every number differently."""
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
-    found = torch.autograd.grad((outputs * weights).sum(), list(network.parameters()), allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, network.parameters(), strict=True)]
+    result = torch.autograd.grad((outputs * weights).sum(), list(network.parameters()), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(result, network.parameters(), strict=True)]
 
 
 @pytest.fixture(autouse=True)
@@ -99,11 +99,11 @@ def test_rows_computed_together_are_those_computed_alone(name, counted):
 @pytest.mark.parametrize("each", [1, 2])
 def test_the_last_block_at_output_positions_only(filled, each, counted):
     network, real = build("bert@tiny"), REAL[filled]
-    wanted = torch.cat([row.nonzero()[:each, 0] + number * LENGTH for number, row in enumerate(real)])
-    given = Stream(ids(), PaddingRule(real), output_positions=wanted, reuse_length=0, skip_padding=True)
-    some = network({"encoder": given})["encoder"].flatten(0, 1)[wanted]
+    expected = torch.cat([row.nonzero()[:each, 0] + index * LENGTH for index, row in enumerate(real)])
+    given = Stream(ids(), PaddingRule(real), output_positions=expected, reuse_length=0, skip_padding=True)
+    some = network({"encoder": given})["encoder"].flatten(0, 1)[expected]
     assert len(counted) == 1
-    same = network({"encoder": replace(given, skip_padding=False)})["encoder"].flatten(0, 1)[wanted]
+    same = network({"encoder": replace(given, skip_padding=False)})["encoder"].flatten(0, 1)[expected]
     torch.testing.assert_close(some, same, rtol=1e-4, atol=1e-5)
     for one, other in zip(learnt(network, some), learnt(network, same), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -129,10 +129,10 @@ def test_a_row_of_padding_only_is_allowed():
     real[[2, 9]] = False
     network = build("bert@tiny")
     with torch.no_grad():
-        found = network({"encoder": Stream(ids(), PaddingRule(real), reuse_length=0, skip_padding=True)})["encoder"]
+        result = network({"encoder": Stream(ids(), PaddingRule(real), reuse_length=0, skip_padding=True)})["encoder"]
         whole = network({"encoder": Stream(ids(), PaddingRule(RIGHT))})["encoder"]
-    assert not found[[2, 9]].any() and torch.isfinite(found).all()
-    torch.testing.assert_close(found[real], whole[real], rtol=1e-4, atol=1e-5)
+    assert not result[[2, 9]].any() and torch.isfinite(result).all()
+    torch.testing.assert_close(result[real], whole[real], rtol=1e-4, atol=1e-5)
 
 
 def test_a_batch_with_little_padding_is_not_unpadded(counted):

@@ -38,18 +38,18 @@ def logits(network: Network) -> Tensor:
 
 def references(module: nn.Module) -> set[int]:
     """Every module that can be reached from this one, also past nn.Module's own lists."""
-    found: dict[int, nn.Module] = {}
+    results: dict[int, nn.Module] = {}
     waiting: list[object] = [module]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, nn.Module) and id(one) not in found:
-            found[id(one)] = one
+        if isinstance(one, nn.Module) and id(one) not in results:
+            results[id(one)] = one
             waiting += vars(one).values()
         elif isinstance(one, tuple | list):
             waiting += one
         elif isinstance(one, dict):
             waiting += one.values()
-    return set(found)
+    return set(results)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,8 +63,8 @@ def test_a_view_shares_parameters_and_nothing_else(kind):
     assert list(seen.state_dict()) == list(network.state_dict())
     assert all(module.training for module in network.modules())
     assert not any(module.training for module in seen.modules())
-    found = logits(seen)
-    assert torch.equal(found, logits(network.eval()))
+    result = logits(seen)
+    assert torch.equal(result, logits(network.eval()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

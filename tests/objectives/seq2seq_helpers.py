@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conftest import small_text
-from making import PAIR, corpus_of
+from small_corpora import PAIR, corpus_of
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft

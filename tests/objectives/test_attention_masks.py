@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from making import draft_of, pieced_corpus, whole
+from small_corpora import draft_of, pieced_corpus, whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -135,7 +135,7 @@ def test_unilm_has_four_groups_that_tell_themselves_apart():
     assert len({(group.key.single_template, group.key.pair_template) for group in groups}) == 4
 
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "message"), [
     (["objective.masked_lm.ngrams=[0.8, 0.1]"], "must add up to 1"),
     (["objective.left_to_right.scored=second"], "needs segment_pair, sentence_pair or parallel"),
     (["objective.right_to_left.scored=second", "objective.right_to_left.packing=segment_pair"],
@@ -146,7 +146,7 @@ def test_unilm_has_four_groups_that_tell_themselves_apart():
     (["objective.left_to_right.sees=both"], "must be one of full, prefix, causal, later"),
     (["objective.left_to_right.turns=0.0"], "must be greater than 0"),
 ])
-def test_what_cannot_be_is_refused_in_a_sentence(changes, said):
+def test_what_cannot_be_is_refused_in_a_sentence(changes, message):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe("unilm@tiny", changes)
-    assert said in str(refused.value)
+    assert message in str(refused.value)

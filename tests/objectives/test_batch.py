@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from making import draft_of, whole
+from small_corpora import draft_of, whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -62,11 +62,11 @@ def losses_and_gradients(network, objectives, batches: list[Batch]) -> tuple[dic
     losses: dict[str, float] = {}
     for batch in batches:
         hidden = network(batch.streams)
-        found: dict[str, torch.Tensor] = {}
+        results: dict[str, torch.Tensor] = {}
         for objective in objectives:
-            found |= objective.loss(network, hidden, batch)
-        sum(found.values()).backward()
-        for name, loss in found.items():
+            results |= objective.loss(network, hidden, batch)
+        sum(results.values()).backward()
+        for name, loss in results.items():
             losses[name] = losses.get(name, 0.0) + loss.item()
     return losses, [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from making import corpus_of, draft_of, packing_of, pieced_corpus, whole
+from small_corpora import corpus_of, draft_of, packing_of, pieced_corpus, whole
 
 from stemma import recipe_loading
 from stemma.corpus.contiguous_sampler import ContiguousSampler
@@ -27,10 +27,10 @@ def causal(direction: str = "forward") -> CausalLM:
 
 def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
     objective.make_targets(draft, np.random.default_rng(0))
-    found = draft.token_targets[LM_HEAD_NAME]
+    result = draft.token_targets[LM_HEAD_NAME]
     assert (draft.input_ids == draft.original_ids).all()
     return {divmod(int(index), draft.template.length): int(label)
-            for index, label in zip(found.index, found.labels, strict=True)}
+            for index, label in zip(result.index, result.labels, strict=True)}
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -40,17 +40,17 @@ def test_every_position_predicts_the_next_token_and_padding_nothing(corpus, kind
     laid = draft_of(whole(corpus), kind, 19, rows=8, short=0.3, single=single)
     objective = causal(direction)
     draft = Draft(laid.subset, laid.spans, laid.template, objective.reversed_rows(8))
-    found = scored(draft, objective)
+    result = scored(draft, objective)
     for row in range(8):
         length = int(draft.lengths[row])
         tokens = draft.original_ids[row].tolist()
         assert tokens[:length] == laid.original_ids[row, :length].tolist()[::-1 if direction == "backward" else 1]
         for place in range(length - 1):
-            assert found.pop((row, place)) == tokens[place + 1]
+            assert result.pop((row, place)) == tokens[place + 1]
         if kind == "stream":
-            assert (row, length - 1) in found
-            del found[row, length - 1]
-    assert not found
+            assert (row, length - 1) in result
+            del result[row, length - 1]
+    assert not result
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -91,18 +91,18 @@ def test_slices_hold_what_the_batch_holds(corpus, rows):
     draft.continues_previous, draft.reversed_rows = True, np.arange(8) >= 4
     causal().make_targets(draft, np.random.default_rng(0))
     batch = collate(draft, "causal")
-    found, start = [], 0
+    result, start = [], 0
     for piece in batch.slices(rows):
         assert piece.continues_previous
         assert piece.token_targets[LM_HEAD_NAME].denominator == batch.token_targets[LM_HEAD_NAME].denominator
         reversed_rows = [row >= 4 for row in range(start, start + piece.num_rows)]
         assert piece.streams["encoder"].reversed_rows.tolist() == reversed_rows
         offset = start * batch.token_targets[LM_HEAD_NAME].row_stride
-        found += zip((piece.token_targets[LM_HEAD_NAME].index + offset).tolist(),
-                     piece.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True)
+        result += zip((piece.token_targets[LM_HEAD_NAME].index + offset).tolist(),
+                      piece.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True)
         start += piece.num_rows
-    assert found == list(zip(batch.token_targets[LM_HEAD_NAME].index.tolist(),
-                             batch.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True))
+    assert result == list(zip(batch.token_targets[LM_HEAD_NAME].index.tolist(),
+                              batch.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True))
 
 
 class Recording:
@@ -183,29 +183,30 @@ def test_only_b_is_predicted_if_a_is_context(tmp_path, tokenizer_folder):
     """From A's last token on: B, and the token that ends it. A row without a B has no target."""
     documents = [["the old clerk reads", "seven pages."], ["our neighbour", "forgets the notes."], ["at the river"]]
     corpus = corpus_of(tmp_path, documents, tokenizer_folder)
-    chosen = recipe_loading.recipe("gpt2@tiny", ["corpus.packing=sentence_pair", "corpus.pair=begin A separator B end",
-                                  "corpus.sequence_length=24", "objective.causal_lm.scored=second"])
+    resolved = recipe_loading.recipe("gpt2@tiny", [
+        "corpus.packing=sentence_pair", "corpus.pair=begin A separator B end", "corpus.sequence_length=24",
+        "objective.causal_lm.scored=second"])
     draft = draft_of(whole(corpus), "sentence_pair", 24, 3, single="begin A end", pair="begin A separator B end")
-    (objective,) = build_objectives(chosen)
+    (objective,) = build_objectives(resolved)
     objective.make_targets(draft, np.random.default_rng(0))
-    found = set()
+    results = set()
     for row in range(3):
         index = draft.token_targets["vocabulary"].index
         labels = draft.token_targets["vocabulary"].labels[index // 24 == row]
-        found.add(" ".join(corpus.tokenizer.ids_to_tokens(labels)))
+        results.add(" ".join(corpus.tokenizer.ids_to_tokens(labels)))
         places = index[index // 24 == row] % 24
         assert len(places) == 0 or places.max() == draft.lengths[row] - 2
     end = corpus.tokenizer.id_to_token(corpus.tokenizer.special_id("end"))
-    wanted = [" ".join(corpus.tokenizer.encode(pair[1], special=False).tokens) + f" {end}" for pair in documents[:2]]
-    assert found == {*wanted, ""}
+    expected = [" ".join(corpus.tokenizer.encode(pair[1], special=False).tokens) + f" {end}" for pair in documents[:2]]
+    assert results == {*expected, ""}
 
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "message"), [
     (["objective.causal_lm.scored=second"], "needs segment_pair, sentence_pair or parallel in corpus.packing"),
     (["corpus.packing=sentence_pair", "objective.causal_lm.scored=second", "objective.causal_lm.direction=backward"],
      "cannot be predicted from A"),
 ])
-def test_what_second_cannot_be_combined_with(changes, said):
+def test_what_second_cannot_be_combined_with(changes, message):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe("gpt2@tiny", changes)
-    assert said in str(refused.value)
+    assert message in str(refused.value)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import heard
-from making import corpus_of
-from talking import dialogues, mixed_corpus
+from conftest import captured_log_messages
+from mixed_corpora import dialogues, mixed_corpus
+from small_corpora import corpus_of
 
 from stemma.atomic_files import write_checksums
 from stemma.corpus.corpus import MANIFEST, Corpus
@@ -30,7 +30,7 @@ def chinese(tmp_path, monkeypatch):
 
     def build(documents=tuple(texts)):
         train_tokenizer(iter(texts), "wordpiece", 200, lowercase=True).save(tmp_path / "tok")
-        with heard() as told:
+        with captured_log_messages() as told:
             return corpus_of(tmp_path, [list(documents)] * 4, tmp_path / "tok"), told
 
     yield build
@@ -44,8 +44,8 @@ def test_word_masking_of_unsegmented_chinese_is_refused(chinese, unit):
     assert corpus.manifest["segmenter"] == "none" and corpus.manifest["chinese"] == 1.0
     with pytest.raises(UserError) as caught:
         check_requirements(recipe("bert@tiny", [f"objective.masked_lm.unit={unit}"]), corpus)
-    said = str(caught.value)
-    assert 'pip install "stemma-lm[zh]"' in said and "objective.masked_lm.unit=token" in said and unit in said
+    message = str(caught.value)
+    assert 'pip install "stemma-lm[zh]"' in message and "objective.masked_lm.unit=token" in message and unit in message
     check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=token"]), corpus)
 
 

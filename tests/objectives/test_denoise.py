@@ -4,8 +4,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from literal import bart
-from making import corpus_of, whole
 from seq2seq_helpers import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+from small_corpora import corpus_of, whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -83,8 +83,8 @@ def test_infilling_masks_the_exact_fraction_in_poisson_spans():
     assert ((span >= 0).sum(1) == share * length).all()
     sizes = Counter()
     for row in span:
-        found = np.unique(row[row >= 0], return_counts=True)[1]
-        sizes.update(found.tolist())
+        result = np.unique(row[row >= 0], return_counts=True)[1]
+        sizes.update(result.tolist())
     sizes[0] = int(inserted.sum())
     total = sum(sizes.values())
     assert abs(sum(size * count for size, count in sizes.items()) / total - mean) < 0.08
@@ -136,14 +136,14 @@ def sentences(tmp_path_factory, tokenizer_folder) -> Corpus:
 
 
 def whole_sentences(tokens: list[int], stop: int) -> tuple[tuple[int, ...], ...]:
-    found, current = [], []
+    result, current = [], []
     for token in tokens:
         current.append(token)
         if token == stop:
-            found.append(tuple(current))
+            result.append(tuple(current))
             current = []
     assert not current
-    return tuple(found)
+    return tuple(result)
 
 
 def test_sentences_come_in_any_order_and_whole(sentences):
@@ -199,7 +199,7 @@ def test_chinese_sentences_are_shuffled_and_infilled(tmp_path):
         assert mask in source and not Counter(t for t in source if t != mask) - Counter(text)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
+@pytest.mark.parametrize(("changes", "message"), [
     (["objective.denoise.infill=0.0", "objective.denoise.permute=0.0"], "nothing is corrupted"),
     (["objective.denoise.mask=0.5", "objective.denoise.delete=0.3"], "leave nothing of the text"),
     (["objective.denoise.mean_span=0.5"], "must be 1 or more"),
@@ -207,7 +207,7 @@ def test_chinese_sentences_are_shuffled_and_infilled(tmp_path):
     (["remove=network.decoder"], "writes with a decoder"),
     (["corpus.packing=segment_pair"], "needs full_sentences, doc_sentences, stream or sentence"),
 ])
-def test_what_cannot_be_is_refused_in_a_sentence(changes, said):
+def test_what_cannot_be_is_refused_in_a_sentence(changes, message):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe("bart@tiny", changes)
-    assert said in str(refused.value)
+    assert message in str(refused.value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from making import draft_of, packing_of
-from talking import dialogues, mixed_corpus
+from mixed_corpora import dialogues, mixed_corpus
+from small_corpora import draft_of, packing_of
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.dialogue_index import DialogueIndex
@@ -48,7 +48,7 @@ def test_a_one_has_one_turn_of_another_dialogue_by_the_same_speaker(corpus, part
     objective().make_targets(draft, np.random.default_rng(0))
     pieces, labels = draft.spans, draft.row_labels[NAME]
     turns = set(corpus.sentence_starts.tolist())
-    inside = {int(start) for number in range(len(view.document_ranges)) for start in view.sentence_bounds(number)[:-1]}
+    inside = {int(start) for index in range(len(view.document_ranges)) for start in view.sentence_bounds(index)[:-1]}
     for row in range(400):
         mine = np.flatnonzero(pieces.row == row)
         changed = mine[pieces.start[mine] != before[mine]]
@@ -122,8 +122,8 @@ def test_without_another_dialogue_of_the_speaker_no_turn_is_replaced(tmp_path, t
     corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False, talks=talks, rows=[])
     view = CorpusSubset.all_documents(corpus)
     starts = np.asarray(corpus.sentence_starts[:-1])
-    found = DialogueIndex(view).sample_other_dialogue(starts, np.full(5, 0.99))
-    assert found.tolist() == [starts[3], starts[4], -1, starts[0], starts[1]]
+    result = DialogueIndex(view).sample_other_dialogue(starts, np.full(5, 0.99))
+    assert result.tolist() == [starts[3], starts[4], -1, starts[0], starts[1]]
 
 
 def test_what_it_lacks(tmp_path, corpus, corpus_folder, tokenizer_folder):
@@ -158,5 +158,5 @@ def test_rows_without_a_label_do_not_count_in_the_loss(view):
             return pooled.sum() + labels.sum() + total
 
     hidden = {"encoder": torch.arange(50.0)}
-    found = chosen.loss(Told(), hidden, batch)[NAME]
-    assert float(found) == asked.sum() + draft.row_labels[NAME][asked].sum() + len(asked)
+    result = chosen.loss(Told(), hidden, batch)[NAME]
+    assert float(result) == asked.sum() + draft.row_labels[NAME][asked].sum() + len(asked)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import corpus_of, draft_of, packing_of, whole
+from small_corpora import corpus_of, draft_of, packing_of, whole
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.corpus import Corpus
@@ -47,9 +47,9 @@ def spelt(corpus: Corpus, document: int, start: int, stop: int) -> str:
 
 def found_in(corpus: Corpus) -> set[tuple[str, str]]:
     """(connective, the rest of its sentence) as they stand in the text; the labels must name the same connective."""
-    found = find_connectives(corpus, CONNECTIVES)
+    result = find_connectives(corpus, CONNECTIVES)
     pairs = set()
-    for number, skip, label in zip(found.sentence, found.num_tokens, found.label, strict=True):
+    for number, skip, label in zip(result.sentence, result.num_tokens, result.label, strict=True):
         start, stop = corpus.sentence_starts[number], corpus.sentence_starts[number + 1]
         document = int(np.searchsorted(corpus.document_starts, start, side="right")) - 1
         edges = (start, start + skip), (start + skip, stop)

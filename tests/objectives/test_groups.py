@@ -1,5 +1,5 @@
 import pytest
-from making import corpus_of
+from small_corpora import corpus_of
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -17,8 +17,8 @@ def groups(*changes: str):
     return group_objectives(recipe, build_objectives(recipe))
 
 
-def names(found) -> list[tuple[str, tuple[str, ...]]]:
-    return [(group.packing, tuple(objective.name for objective in group.objectives)) for group in found]
+def names(result) -> list[tuple[str, tuple[str, ...]]]:
+    return [(group.packing, tuple(objective.name for objective in group.objectives)) for group in result]
 
 
 def test_objectives_of_one_packing_share_a_pass_with_the_sentence_task_first():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from making import PAIR, SINGLE
-from talking import judged, mixed_corpus
+from mixed_corpora import judged, mixed_corpus
+from small_corpora import PAIR, SINGLE
 
 from stemma.corpus.bucket_sampler import BucketSampler
 from stemma.corpus.corpus import Corpus
@@ -35,16 +35,16 @@ def test_every_row_is_a_pair_with_its_label(corpus):
     draft = Draft(view, pieces, packing.template)
     chosen = objective()
     chosen.make_targets(draft, np.random.default_rng(0))
-    wanted = sorted(judged())
-    found = []
+    expected = sorted(judged())
+    results = []
     for row in range(draft.rows):
         first = int(draft.corpus_offsets[row][draft.corpus_offsets[row] >= 0][0])
         number = int(np.searchsorted(corpus.document_starts, first, side="right")) - 1
         query, title = corpus.document_text(number).split("\n")
-        found.append((query, title, int(draft.row_labels["ir"][row])))
+        results.append((query, title, int(draft.row_labels["ir"][row])))
         text = draft.corpus_offsets[row] >= 0
         assert set(draft.segment_ids[row][text].tolist()) == {0, 1}
-    assert sorted(found) == wanted
+    assert sorted(results) == expected
     assert chosen.baseline(collate(draft), np.zeros(1))["ir"] == pytest.approx(np.log(3))
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from making import draft_of, pieced_corpus, whole
+from small_corpora import draft_of, pieced_corpus, whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.rng import PerRowRNG

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from making import whole
 from seq2seq_helpers import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+from small_corpora import whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.objectives import collate
@@ -57,9 +57,9 @@ def test_selected_tokens_are_masked_replaced_or_kept_at_their_probabilities(corp
 
 def test_a_span_begins_anywhere():
     text = np.tile(np.array([False] + [True] * 9 + [False]), (9000, 1))
-    found = choose_span(text, 0.5, np.random.default_rng(0))  # 4.5 tokens are rounded to four
-    assert (found.sum(1) == 4).all()
-    times = np.bincount(found.argmax(1), minlength=11)
+    result = choose_span(text, 0.5, np.random.default_rng(0))  # 4.5 tokens are rounded to four
+    assert (result.sum(1) == 4).all()
+    times = np.bincount(result.argmax(1), minlength=11)
     assert times[0] == 0 and times[7:].sum() == 0
     assert (np.abs(times[1:7] - 1500) < 5 * 1500**0.5).all()
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from literal.masking import chosen_places
-from making import corpus_of, draft_of, pieced_corpus, whole
+from small_corpora import corpus_of, draft_of, pieced_corpus, whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.objectives.masking import choose_tokens, choose_units, merge_adjacent_units, token_units
@@ -26,9 +26,9 @@ class Given:
         self.numbers = list(numbers)
 
     def random(self, size):
-        found = self.numbers.pop(0)
-        assert found.shape == tuple(size)
-        return found
+        result = self.numbers.pop(0)
+        assert result.shape == tuple(size)
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -64,21 +64,21 @@ def test_a_word_is_masked_whole_or_not_at_all(corpus, kind):
 def test_tokens_are_masked_at_the_exact_rate(corpus, length, rate):
     draft = draft_of(whole(corpus), "doc_sentences", length, rows=400)
     counts = draft.is_text.sum(1)
-    found = [choose_tokens(draft, rate, np.random.default_rng(seed)).sum() for seed in range(25)]
-    spread = 0.5 * (len(counts) * len(found)) ** 0.5  # a row is rounded up or down: at most half a token either way
-    wanted = np.maximum(counts * rate, 1)
-    assert abs(sum(found) - wanted.sum() * len(found)) < 4 * spread
+    result = [choose_tokens(draft, rate, np.random.default_rng(seed)).sum() for seed in range(25)]
+    spread = 0.5 * (len(counts) * len(result)) ** 0.5  # a row is rounded up or down: at most half a token either way
+    expected = np.maximum(counts * rate, 1)
+    assert abs(sum(result) - expected.sum() * len(result)) < 4 * spread
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.3])
 def test_words_are_masked_at_the_exact_rate_if_a_row_has_room_for_the_longest(corpus, rate):
     draft = draft_of(whole(corpus), "stream", 131, rows=200)
     longest = np.bincount(draft.word_ids[draft.is_text]).max()
-    wanted = draft.is_text.sum(1) * rate
-    assert (wanted >= longest).all()
-    found = np.array([choose_words(draft, rate, np.random.default_rng(seed)).sum(1) for seed in range(50)])
-    assert (np.abs(found - wanted) < longest).all()  # row by row never off by more than a word
-    assert abs(found.mean() - wanted.mean()) < 4 * found.std() / found.size**0.5
+    expected = draft.is_text.sum(1) * rate
+    assert (expected >= longest).all()
+    result = np.array([choose_words(draft, rate, np.random.default_rng(seed)).sum(1) for seed in range(50)])
+    assert (np.abs(result - expected) < longest).all()  # row by row never off by more than a word
+    assert abs(result.mean() - expected.mean()) < 4 * result.std() / result.size**0.5
 
 
 def test_all_positions_are_equally_likely(corpus):
@@ -130,21 +130,21 @@ def test_ngrams_are_runs_of_text_with_their_length_distribution(corpus):
 @pytest.mark.parametrize("shares", [SHARES, [1.0], [0.0, 0.0, 1.0], [0.5, 0.5]])
 def test_ngrams_are_masked_whole_at_the_exact_rate_and_length_distribution(corpus, shares):
     draft = draft_of(whole(corpus), "stream", 130, rows=150)
-    found, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
+    result, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
     for seed in range(30):
         units = ngrams(draft.is_text, shares, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
         chosen = choose_units(ngrams(draft.is_text, shares, rng), 0.15, rng)
-        found.append(chosen.sum(1))
+        result.append(chosen.sum(1))
         numbers = np.unique(units[chosen])
         whole_sizes = np.bincount(units[draft.is_text])[numbers]
         assert whole_sizes.sum() == chosen.sum()  # every unit whole
         assert not (chosen & ~draft.is_text).any()
         sizes += np.bincount(whole_sizes, minlength=len(shares) + 1)
         among += np.bincount(np.bincount(units[draft.is_text]), minlength=len(shares) + 1)
-    hidden, wanted = np.array(found), draft.is_text.sum(1) * 0.15
-    assert (np.abs(hidden - wanted) < len(shares)).all()
-    assert abs(hidden.mean() - wanted.mean()) < 4 * hidden.std() / hidden.size**0.5
+    hidden, expected = np.array(result), draft.is_text.sum(1) * 0.15
+    assert (np.abs(hidden - expected) < len(shares)).all()
+    assert abs(hidden.mean() - expected.mean()) < 4 * hidden.std() / hidden.size**0.5
     share = among / among.sum()  # of all units, those cut by a document's end among them; none is preferred
     assert (np.abs(sizes / sizes.sum() - share) < 0.01).all()
     assert (np.abs(share[1:] - shares) < 0.05).all()

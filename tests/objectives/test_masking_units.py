@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import corpus_of, draft_of, pieced_corpus, whole
+from small_corpora import corpus_of, draft_of, pieced_corpus, whole
 
 from stemma.atomic_files import CHECKSUMS, write_checksums
 from stemma.corpus.corpus import MANIFEST, Corpus
@@ -85,7 +85,7 @@ def test_a_unit_ends_where_the_marks_do_even_inside_a_word(corpus, tmp_path):
     add_side(tmp_path / "cut", "phrases", marks)
     cut = Corpus.open(tmp_path / "cut")
     draft = draft_of(whole(cut), "stream", 64, rows=400)
-    row, place = (found[0] for found in np.nonzero(draft.corpus_offsets == inner))
+    row, place = (result[0] for result in np.nonzero(draft.corpus_offsets == inner))
     units = draft.annotated_unit_ids("phrases")[row]
     assert len({units[place - 1], units[place], units[place + 1]}) == 3
 
@@ -112,13 +112,13 @@ def test_units_are_masked_whole_and_special_tokens_never(corpus, unit, packing):
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 def test_the_rate_is_exact(corpus, unit, rate):
     draft = draft_of(whole(corpus), "stream", 131, rows=100)
-    wanted = draft.is_text.sum(1) * rate
-    found = []
+    expected = draft.is_text.sum(1) * rate
+    results = []
     for seed in range(30):
         fresh = draft_of(whole(corpus), "stream", 131, rows=100)
         objective(unit, rate=rate).make_targets(fresh, np.random.default_rng(seed))
-        found.append(hidden_places(fresh).sum(1))
-    off = np.array(found) - wanted
+        results.append(hidden_places(fresh).sum(1))
+    off = np.array(results) - expected
     assert abs(off.mean()) < 4 * off.std() / off.size**0.5
     assert np.abs(off).max() < 25  # a row is never off by more than its last unit
 
@@ -185,8 +185,8 @@ def test_words_of_a_span_are_joined_one_by_one():
             place += size
     shares = [0.5, 0.3, 0.2]
     uniform = rng.random((30, 40))
-    found = merge_adjacent_units(units, shares, type("Given", (), {"random": lambda self, size: uniform})())
-    assert ((found >= 0) == (units >= 0)).all()
+    result = merge_adjacent_units(units, shares, type("Given", (), {"random": lambda self, size: uniform})())
+    assert ((result >= 0) == (units >= 0)).all()
     edges = np.cumsum(shares)[:-1]
     for row in range(30):
         sizes = iter(1 + np.searchsorted(edges, uniform[row], side="right"))
@@ -203,7 +203,7 @@ def test_words_of_a_span_are_joined_one_by_one():
                 new = False
             previous = units[row, place] if units[row, place] >= 0 else None
             expected.append(new)
-        changes = [place == 0 or found[row, place] != found[row, place - 1] for place in range(40)]
+        changes = [place == 0 or result[row, place] != result[row, place - 1] for place in range(40)]
         for place in range(40):
             if units[row, place] >= 0 and (place == 0 or units[row, place - 1] >= 0):
                 assert changes[place] == expected[place], (row, place)

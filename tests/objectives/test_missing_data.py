@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import stemma
 from conftest import small_text
-from making import corpus_of
+from small_corpora import corpus_of
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus

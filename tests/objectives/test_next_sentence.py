@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from making import corpus_of, draft_of, packing_of, whole
+from small_corpora import corpus_of, draft_of, packing_of, whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
@@ -26,9 +26,9 @@ def objective(random: float = 0.5) -> NextSentence:
 
 def document_of(view: CorpusSubset, places: np.ndarray) -> set[int]:
     begins, ends = view.document_ranges.T
-    found = np.searchsorted(begins, places, side="right") - 1
-    assert (found >= 0).all() and (places < ends[found]).all(), "text from outside the view"
-    return set(found.tolist())
+    result = np.searchsorted(begins, places, side="right") - 1
+    assert (result >= 0).all() and (places < ends[result]).all(), "text from outside the view"
+    return set(result.tolist())
 
 
 def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -65,9 +65,9 @@ def test_the_rate_of_ones_among_rows_with_a_second_part(corpus, random):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=2000)
     paired = draft.spans.part_lengths(1) > 0
     objective(random).make_targets(draft, np.random.default_rng(2))
-    found = draft.row_labels[HEAD][paired]
-    assert len(found) > 1000
-    assert abs(found.mean() - random) <= 4 * (random * (1 - random) / len(found)) ** 0.5
+    result = draft.row_labels[HEAD][paired]
+    assert len(result) > 1000
+    assert abs(result.mean() - random) <= 4 * (random * (1 - random) / len(result)) ** 0.5
 
 
 def test_other_documents_are_all_used_and_begin_at_a_sentence(corpus):
@@ -146,9 +146,9 @@ def test_the_baseline_is_the_class_prior_of_the_sampled_labels(corpus, random):
         batches.append(collate(draft))
         labels.append(draft.row_labels[HEAD])
         assert chosen.baseline(batches[-1], np.zeros(1))[HEAD] == pytest.approx(entropy(labels[-1]))
-    found = chosen.mean_baseline(batches, np.zeros(1))
-    assert found == pytest.approx(entropy(np.concatenate(labels)))
-    assert found == 0 if random == 1.0 else 0 < found < math.log(2)
+    result = chosen.mean_baseline(batches, np.zeros(1))
+    assert result == pytest.approx(entropy(np.concatenate(labels)))
+    assert result == 0 if random == 1.0 else 0 < result < math.log(2)
 
 
 def entropy(labels: np.ndarray) -> float:

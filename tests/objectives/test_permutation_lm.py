@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from literal import xlnet_data
-from making import draft_of, pieced_corpus, whole
+from small_corpora import draft_of, pieced_corpus, whole
 
 from stemma import recipe_loading
 from stemma.corpus.contiguous_sampler import ContiguousSampler
@@ -71,14 +71,14 @@ def test_one_token_in_k_is_a_target_and_special_ones_never(corpus, kind, context
         assert (draft.token_targets[LM_HEAD_NAME].labels == draft.original_ids[chosen]).all()
         place = np.arange(length)
         for row in range(12):
-            wanted = max(1, int(draft.lengths[row]) // context)
+            expected = max(1, int(draft.lengths[row]) // context)
             text, late = draft.is_text[row], place >= draft.reuse_lengths[row]
             if kind == "contiguous_pair":
-                later = wanted // 2
+                later = expected // 2
                 assert (chosen[row] & late).sum() == min(later, (text & late).sum() - 1)
-                assert (chosen[row] & ~late).sum() == min(wanted - later, (text & ~late).sum() - 1)
+                assert (chosen[row] & ~late).sum() == min(expected - later, (text & ~late).sum() - 1)
             else:
-                assert chosen[row].sum() == min(wanted, text.sum() - 1)
+                assert chosen[row].sum() == min(expected, text.sum() - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,14 +158,14 @@ def test_the_walk_is_the_released_one_for_the_same_numbers(words, goal):
     starts[:, 0] = True
     uniform = rng.random((rows, length // 7 + 1, 2))
     zeros = np.zeros(rows, dtype=np.int64)
-    found = sample_spans(np.cumsum(starts, axis=1), zeros, zeros + length, zeros + (goal or length), 6, 5, uniform)
+    result = sample_spans(np.cumsum(starts, axis=1), zeros, zeros + length, zeros + (goal or length), 6, 5, uniform)
     for row in range(rows):
         expected = np.array(xlnet_data.spans(starts[row].tolist(), goal, Recorded(uniform[row]), whole_words=True))
         if goal is None:
-            assert (found[row] == expected).all()
+            assert (result[row] == expected).all()
         else:  # the literal one goes on to fill what is missing
-            assert expected[found[row]].all() and expected.sum() == max(goal, found[row].sum())
-    assert found.any(1).mean() > 0.5
+            assert expected[result[row]].all() and expected.sum() == max(goal, result[row].sum())
+    assert result.any(1).mean() > 0.5
 
 
 @pytest.mark.parametrize("context", [2, 6])
@@ -174,23 +174,23 @@ def test_spans_of_n_come_with_probability_one_in_n_and_leave_context_between(con
     units = np.arange(rows * length).reshape(rows, length)
     zeros = np.zeros(rows, dtype=np.int64)
     uniform = np.random.default_rng(0).random((rows, length // (context + 1) + 1, 2))
-    found = sample_spans(units, zeros, zeros + length, zeros + length, context, longest, uniform)
-    edges = np.diff(found.astype(int), axis=1, prepend=0, append=0)
+    result = sample_spans(units, zeros, zeros + length, zeros + length, context, longest, uniform)
+    edges = np.diff(result.astype(int), axis=1, prepend=0, append=0)
     sizes = np.flatnonzero(edges.reshape(-1) == -1) - np.flatnonzero(edges.reshape(-1) == 1)
     assert sizes.min() == 1 and sizes.max() == longest
     shares = np.bincount(sizes, minlength=longest + 1)[1:] / len(sizes)
     expected = (1 / np.arange(1, 6)) / (1 / np.arange(1, 6)).sum()
     np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / len(sizes)))
-    assert found.mean() == pytest.approx(1 / (context + 1), abs=0.01)  # n of every n + n x context
+    assert result.mean() == pytest.approx(1 / (context + 1), abs=0.01)  # n of every n + n x context
 
 
 def test_spans_are_whole_words_and_only_what_is_missing_is_filled_with_single_tokens(corpus):
     draft = draft_of(whole(corpus), "stream", 300, rows=6)
     zeros = np.zeros(6, dtype=np.int64)
     uniform = np.random.default_rng(3).random((6, 60, 2))
-    found = sample_spans(draft.word_ids, zeros, draft.lengths, zeros + 1000, 6, 5, uniform)
-    cut = sum(len(set(found[draft.word_ids == unit])) > 1 for unit in np.unique(draft.word_ids[draft.is_text]))
-    several = sum((draft.word_ids == unit).sum() > 1 for unit in np.unique(draft.word_ids[found & draft.is_text]))
+    result = sample_spans(draft.word_ids, zeros, draft.lengths, zeros + 1000, 6, 5, uniform)
+    cut = sum(len(set(result[draft.word_ids == unit])) > 1 for unit in np.unique(draft.word_ids[draft.is_text]))
+    several = sum((draft.word_ids == unit).sum() > 1 for unit in np.unique(draft.word_ids[result & draft.is_text]))
     assert cut == 0 and several > 5
     goal = zeros + 60
     chosen = choose_spans(draft.word_ids, zeros, draft.lengths, goal, 6, 5, np.random.default_rng(3))
@@ -268,7 +268,7 @@ def test_slices_of_a_batch_are_the_batch(corpus, kind, rows):
     draft = packed(corpus, kind, 24, 7, objective)
     objective.make_targets(draft, np.random.default_rng(2))
     batch = collate(draft, "permuted")
-    stream, found, start = batch.streams["encoder"], [], 0
+    stream, result, start = batch.streams["encoder"], [], 0
     for piece in batch.slices(rows):
         part, chosen = piece.streams["encoder"], slice(start, start + piece.num_rows)
         assert torch.equal(part.input_ids, stream.input_ids[chosen]) and torch.equal(part.query_positions,
@@ -279,9 +279,9 @@ def test_slices_of_a_batch_are_the_batch(corpus, kind, rows):
         target = piece.token_targets[LM_HEAD_NAME]
         assert torch.equal(part.input_ids.gather(1, part.query_positions).flatten()[target.index], target.labels)
         assert target.denominator == batch.token_targets[LM_HEAD_NAME].denominator
-        found += target.labels.tolist()
+        result += target.labels.tolist()
         start += piece.num_rows
-    assert found == batch.token_targets[LM_HEAD_NAME].labels.tolist() and start == 7
+    assert result == batch.token_targets[LM_HEAD_NAME].labels.tolist() and start == 7
 
 
 def test_the_loss_reads_the_second_stream(corpus):

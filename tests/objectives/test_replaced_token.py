@@ -12,8 +12,8 @@ import pytest
 import torch
 from conftest import SEED, small_text
 from literal import electra
-from making import corpus_of, draft_of, whole
 from parity.reference import perturb
+from small_corpora import corpus_of, draft_of, whole
 
 from stemma.errors import UserError
 from stemma.objectives import build_network, build_objectives, collate, group_objectives
@@ -32,8 +32,8 @@ def batches(tmp_path_factory, tokenizer_folder):
     documents = [document.split("\n") for document in small_text(documents=6).strip().split("\n\n")]
     corpus = corpus_of(tmp_path_factory.mktemp("corpus"), documents, tokenizer_folder)
     draft = draft_of(whole(corpus), "sentence_pair", 48, rows=6)
-    chosen = recipe("electra@tiny", [*SMALL, "objective.masked_lm.rate=0.3"])
-    (group,) = group_objectives(chosen, build_objectives(chosen))
+    resolved = recipe("electra@tiny", [*SMALL, "objective.masked_lm.rate=0.3"])
+    (group,) = group_objectives(resolved, build_objectives(resolved))
     for objective in group.objectives:
         objective.make_targets(draft, np.random.default_rng(0))
     assert len(set(draft.lengths.tolist())) > 2
@@ -41,9 +41,9 @@ def batches(tmp_path_factory, tokenizer_folder):
 
 
 def network_of(draft, *changes, seed=0):
-    chosen = recipe("electra@tiny", [*SMALL, *changes])
+    resolved = recipe("electra@tiny", [*SMALL, *changes])
     torch.manual_seed(seed)
-    network = build_network(chosen, draft.corpus.tokenizer.vocab_size).eval()
+    network = build_network(resolved, draft.corpus.tokenizer.vocab_size).eval()
     perturb(network, seed)
     return network
 
@@ -52,10 +52,10 @@ def scored(network, objectives, batch):
     """The losses of a step, and what the generator wrote and the judge counted on the way."""
     hidden, made = network.input_network(batch.streams), LossOutput({})
     for objective in objectives:
-        found = LossOutput.from_losses(objective.loss(network, hidden, batch))
-        made = made.merge(found)
-        hidden = hidden if found.generator_samples is None else replace(hidden,
-                                                                              generator_samples=found.generator_samples)
+        result = LossOutput.from_losses(objective.loss(network, hidden, batch))
+        made = made.merge(result)
+        hidden = hidden if result.generator_samples is None else replace(hidden,
+                                                                              generator_samples=result.generator_samples)
     return made.losses, SimpleNamespace(generator_samples=hidden.generator_samples, ratio_metrics=made.ratio_metrics)
 
 
@@ -71,7 +71,7 @@ def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
     network = network_of(draft, *changes, seed=seed)
     torch.manual_seed(5)
     with torch.no_grad():
-        found, hidden = scored(network, objectives, batch)
+        result, hidden = scored(network, objectives, batch)
     target, width = batch.token_targets["vocabulary"], batch.streams["encoder"].input_ids.shape[1]
     rows = []
     for row in range(draft.rows):
@@ -86,7 +86,7 @@ def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
     small = {name.removeprefix("generator."): value for name, value in double.items() if name.startswith("generator.")}
     expected = electra.losses(rows, double, network.settings, small, network.generator.settings)
     shares = {name: float(some / of) for name, (some, of) in hidden.ratio_metrics.items()}
-    assert {name: float(loss) for name, loss in found.items()} | shares == pytest.approx(expected, rel=1e-4)
+    assert {name: float(loss) for name, loss in result.items()} | shares == pytest.approx(expected, rel=1e-4)
     assert 0 < expected["replaced"] < 0.3 and 0 < expected["precision"] < 1 and 0 < expected["recall"] < 1
 
 
@@ -113,8 +113,8 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
 def test_slices_add_up(batches, micro, judged):
     """Gradients, losses and shares of the whole step, whatever the slices; the draws are made the same."""
     draft, batch, _ = batches
-    chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
-    (group,) = group_objectives(chosen, build_objectives(chosen))
+    resolved = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
+    (group,) = group_objectives(resolved, build_objectives(resolved))
     objectives = group.objectives
     samples = torch.randint(draft.corpus.tokenizer.vocab_size, (len(batch.token_targets["vocabulary"].index),),
                             generator=torch.Generator().manual_seed(1))
@@ -144,19 +144,19 @@ def test_slices_add_up(batches, micro, judged):
 def test_only_masked_positions_are_scored_with_judged_hidden(batches):
     """The paper's "ELECTRA 15%": the same scores, but of the places where the generator wrote, and their mean."""
     draft, batch, _ = batches
-    chosen = recipe("electra@tiny", [*SMALL, "objective.replaced_token.judged=hidden"])
-    (group,) = group_objectives(chosen, build_objectives(chosen))
+    resolved = recipe("electra@tiny", [*SMALL, "objective.replaced_token.judged=hidden"])
+    (group,) = group_objectives(resolved, build_objectives(resolved))
     network, target = network_of(draft), batch.token_targets["vocabulary"]
     torch.manual_seed(5)
     with torch.no_grad():
-        found, hidden = scored(network, group.objectives, batch)
+        result, hidden = scored(network, group.objectives, batch)
         stream = batch.streams["encoder"]
         ids = stream.input_ids.flatten().index_copy(0, target.index, hidden.generator_samples).view_as(stream.input_ids)
         states = network({"encoder": replace(stream, input_ids=ids, output_positions=None)})["encoder"].flatten(0, 1)
         scores = network.heads["replaced_token"](states)[target.index]
     wrong = (hidden.generator_samples != target.labels).float()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, wrong)
-    assert float(found["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(result["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
     some, of = hidden.ratio_metrics["replaced"]
     assert int(of) == len(target.index) and int(some) == int(wrong.sum())
 
@@ -165,8 +165,8 @@ def test_only_masked_positions_are_scored_with_judged_hidden(batches):
 def test_a_token_that_the_generator_gets_right_counts_as_original(batches, judged):
     """Every other hidden token is guessed; the loss and the measures take those for what they are."""
     draft, batch, _ = batches
-    chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
-    (group,) = group_objectives(chosen, build_objectives(chosen))
+    resolved = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
+    (group,) = group_objectives(resolved, build_objectives(resolved))
     network, target = network_of(draft), batch.token_targets["vocabulary"]
     wrong = torch.arange(len(target.index)) % 2 == 1
     samples = torch.where(wrong, (target.labels + 1) % draft.corpus.tokenizer.vocab_size, target.labels)
@@ -176,27 +176,27 @@ def test_a_token_that_the_generator_gets_right_counts_as_original(batches, judge
     asked = []
     network.heads["replaced_token"].register_forward_hook(lambda _, __, scores: asked.append(scores))
     with torch.no_grad():
-        found, hidden = scored(network, group.objectives, batch)
+        result, hidden = scored(network, group.objectives, batch)
     assert int(hidden.ratio_metrics["replaced"][0]) == int(wrong.sum()) > 4
     (scores,), real = asked, batch.streams["encoder"].attention_token_mask().flatten()
     labels = torch.zeros(len(real))
     labels[target.index] = wrong.float()
     labels = labels[target.index] if judged == "hidden" else labels[real]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
-    assert float(found["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(result["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
     """Except through the embedding, which is one."""
     draft, batch, (masked, judged) = batches
     network = network_of(draft)
-    found, _ = scored(network, (masked, judged), batch)
-    found[judged.name].backward(retain_graph=True)
+    result, _ = scored(network, (masked, judged), batch)
+    result[judged.name].backward(retain_graph=True)
     shared = ("embedding.tokens", "embedding.segments", "embedding.position", "embedding.norm")
     for name, parameter in network.named_parameters():
         assert (parameter.grad is not None) == (not name.startswith("generator.")), name
     network.zero_grad()
-    found[masked.name].backward()
+    result[masked.name].backward()
     for name, parameter in network.named_parameters():
         assert (parameter.grad is not None) == name.startswith(("generator.", *shared)), name
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from making import corpus_of, draft_of, packing_of, whole
+from small_corpora import corpus_of, draft_of, packing_of, whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
@@ -64,8 +64,8 @@ def test_every_sentence_not_adjacent_to_a_is_used(tmp_path, tokenizer_folder):
     apart = np.flatnonzero(draft.row_labels[NAME] == 1)
     numbers = np.searchsorted(corpus.sentence_starts, draft.spans.start, side="right") - 1
     first, second = (numbers[draft.spans.part == part][apart] for part in (0, 1))
-    found = {(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True) if a < 12}
-    assert found == {(a, b) for a in range(0, 12, 2) for b in range(12) if abs(a - b) > 1}
+    result = {(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True) if a < 12}
+    assert result == {(a, b) for a in range(0, 12, 2) for b in range(12) if abs(a - b) > 1}
 
 
 @pytest.mark.parametrize(("documents", "possible"), [

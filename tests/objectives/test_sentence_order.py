@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from making import corpus_of, draft_of, packing_of, whole
+from small_corpora import corpus_of, draft_of, packing_of, whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -26,9 +26,9 @@ def objective(swapped: float = 0.5, other: float = 0.0) -> SentenceOrder:
 
 
 def document_of(view: CorpusSubset, places: np.ndarray) -> int:
-    found = np.unique(np.searchsorted(view.document_ranges[:, 0], places, side="right") - 1)
-    assert len(found) == 1 and (places < view.document_ranges[found[0], 1]).all(), "text from outside the view"
-    return int(found[0])
+    result = np.unique(np.searchsorted(view.document_ranges[:, 0], places, side="right") - 1)
+    assert len(result) == 1 and (places < view.document_ranges[result[0], 1]).all(), "text from outside the view"
+    return int(result[0])
 
 
 def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,9 +64,9 @@ def test_the_label_frequencies_match_the_settings(corpus, swapped, other):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=3000)
     paired = draft.spans.part_lengths(1) > 0
     objective(swapped, other).make_targets(draft, np.random.default_rng(1))
-    found = draft.row_labels[NAME][paired]
+    result = draft.row_labels[NAME][paired]
     for label, share in enumerate([1 - swapped - other, swapped, other]):
-        assert abs((found == label).mean() - share) <= 4 * (share * (1 - share) / len(found)) ** 0.5
+        assert abs((result == label).mean() - share) <= 4 * (share * (1 - share) / len(result)) ** 0.5
 
 
 def test_a_swapped_row_has_the_same_tokens(corpus):

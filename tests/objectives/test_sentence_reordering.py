@@ -4,7 +4,7 @@ from math import comb, factorial
 
 import numpy as np
 import pytest
-from making import corpus_of, draft_of, packing_of, whole
+from small_corpora import corpus_of, draft_of, packing_of, whole
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
@@ -73,8 +73,8 @@ def test_numbers_of_parts_and_orders_are_uniform(tmp_path, tokenizer_folder, sen
     corpus = corpus_of(tmp_path, [text], tokenizer_folder)
     draft = draft_of(whole(corpus), "doc_sentences", 60, rows=9000)
     objective(3).make_targets(draft, np.random.default_rng(1))
-    found = np.bincount(draft.row_labels[NAME], minlength=9) / 9000
-    assert (np.abs(found - expected) <= 5 * (expected * (1 - expected) / 9000) ** 0.5).all()
+    result = np.bincount(draft.row_labels[NAME], minlength=9) / 9000
+    assert (np.abs(result - expected) <= 5 * (expected * (1 - expected) / 9000) ** 0.5).all()
 
 
 def test_one_sentence_can_only_stay(tmp_path, tokenizer_folder):
@@ -84,16 +84,16 @@ def test_one_sentence_can_only_stay(tmp_path, tokenizer_folder):
     assert (draft.row_labels[NAME] == 0).all()
 
 
-@pytest.mark.parametrize(("count", "wanted"), [(5, 2), (5, 0), (3, 3), (7, 4)])
-def test_every_set_of_cuts_is_as_likely_as_any_other(count, wanted):
+@pytest.mark.parametrize(("count", "expected"), [(5, 2), (5, 0), (3, 3), (7, 4)])
+def test_every_set_of_cuts_is_as_likely_as_any_other(count, expected):
     rows, most = 20_000, 4
     drawn = np.random.default_rng(2).random((rows, most))
-    chosen = sample_cuts(np.full(rows, count), np.full(rows, wanted), drawn)
-    assert (chosen[:, wanted:] == count).all()
-    found = Counter(tuple(row[:wanted]) for row in chosen.tolist())
-    assert set(found) == set(combinations(range(count), wanted))
-    share = 1 / comb(count, wanted)
-    assert all(abs(n / rows - share) < 5 * (share / rows) ** 0.5 for n in found.values())
+    chosen = sample_cuts(np.full(rows, count), np.full(rows, expected), drawn)
+    assert (chosen[:, expected:] == count).all()
+    results = Counter(tuple(row[:expected]) for row in chosen.tolist())
+    assert set(results) == set(combinations(range(count), expected))
+    share = 1 / comb(count, expected)
+    assert all(abs(n / rows - share) < 5 * (share / rows) ** 0.5 for n in results.values())
 
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):

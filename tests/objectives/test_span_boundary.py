@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 from literal import span_boundary as literal
-from making import draft_of, pieced_corpus, whole
+from small_corpora import draft_of, pieced_corpus, whole
 
 import stemma
 from stemma import recipe_loading
@@ -54,7 +54,7 @@ def test_the_loss_is_the_papers_formula(corpus, packing, places):
     network = network_for(recipe, corpus)
     draft, objectives, batch = prepared(recipe, corpus, packing)
     with torch.no_grad():
-        found = objectives[1].loss(network, network(batch.streams), batch)["span_boundary"]
+        result = objectives[1].loss(network, network(batch.streams), batch)["span_boundary"]
         every_place = replace(batch.streams["encoder"], output_positions=None)  # also those that a run would leave out
         outputs = network({"encoder": every_place})["encoder"]
     width = draft.template.length
@@ -66,7 +66,7 @@ def test_the_loss_is_the_papers_formula(corpus, packing, places):
     weights = head | {"places": head["places.weight"], "table": network.embedding.tokens.weight.detach()}
     original = torch.from_numpy(draft.original_ids.astype(np.int64))
     expected = literal.loss(outputs, hidden, original, weights, recipe.settings.network.norm.epsilon)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert result.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_runs_and_their_edges():
@@ -89,8 +89,8 @@ def test_it_masks_nothing_more_and_needs_the_outputs_around_each_span(corpus):
     assert (draft.input_ids == alone.input_ids).all()
     assert (batch.token_targets[HEAD_NAME].labels == batch.token_targets[VOCABULARY].labels).all()
     left, right, _ = span_edges(batch.token_targets[HEAD_NAME])
-    wanted = set(batch.streams["encoder"].output_positions.tolist())
-    assert wanted == {*batch.token_targets[VOCABULARY].index.tolist(), *left.tolist(), *right.tolist()}
+    expected = set(batch.streams["encoder"].output_positions.tolist())
+    assert expected == {*batch.token_targets[VOCABULARY].index.tolist(), *left.tolist(), *right.tolist()}
     hidden = set(batch.token_targets[VOCABULARY].index.tolist())
     assert not hidden & {*left.tolist(), *right.tolist()}
     lengths = torch.from_numpy(draft.lengths)

@@ -3,8 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 from literal import t5
-from making import whole
 from seq2seq_helpers import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+from small_corpora import whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -59,14 +59,14 @@ def test_the_decoder_reads_its_start_and_then_what_it_wrote(corpus):
 def test_all_ways_of_parting_the_text_are_equally_likely(length, noise, spans):
     times = 6000
     given = (np.full(times, length), np.full(times, noise), np.full(times, spans))
-    found = assign_spans(*given, length + 3, np.random.default_rng(0))
-    assert (found[:, length:] == -1).all()
-    seen = Counter(tuple(row) for row in (found[:, :length] >= 0).tolist())
+    result = assign_spans(*given, length + 3, np.random.default_rng(0))
+    assert (result[:, length:] == -1).all()
+    seen = Counter(tuple(row) for row in (result[:, :length] >= 0).tolist())
     possible = set(t5.masks(length, noise, spans))
     assert set(seen) == possible
     expected = times / len(possible)
     assert all(abs(count - expected) < 5 * expected**0.5 for count in seen.values())
-    numbers = found.max(axis=1)
+    numbers = result.max(axis=1)
     assert (numbers == spans - 1).all()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from making import corpus_of, draft_of, whole
+from small_corpora import corpus_of, draft_of, whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -31,22 +31,22 @@ def relation(reach: int = 8192) -> TokenDocumentRelation:
 def answers(draft, name: str) -> np.ndarray:
     """(rows, length): -1 where nothing is asked."""
     scored = draft.token_targets[name]
-    found = np.full(draft.is_text.size, -1)
-    found[scored.index] = scored.labels
-    return found.reshape(draft.is_text.shape)
+    result = np.full(draft.is_text.size, -1)
+    result[scored.index] = scored.labels
+    return result.reshape(draft.is_text.shape)
 
 
 @pytest.mark.parametrize("kind", ["segment_pair", "full_sentences", "stream"])
 def test_capitals_are_those_of_the_text(corpus, kind):
     draft = draft_of(whole(corpus), kind, 40, rows=30)
     capitalisation().make_targets(draft, np.random.default_rng(0))
-    found = answers(draft, CASE)
-    assert ((found >= 0) == draft.is_text).all() and 0 < (found == 1).sum() < (found == 0).sum()
+    result = answers(draft, CASE)
+    assert ((result >= 0) == draft.is_text).all() and 0 < (result == 1).sum() < (result == 0).sum()
     for row, place in zip(*np.nonzero(draft.is_text), strict=True):
         source = draft.corpus_offsets[row, place]
         document = int(np.searchsorted(corpus.document_starts, source, side="right")) - 1
         character = corpus.document_text(document)[corpus.values_at("starts", np.array(source))]
-        assert found[row, place] == character.isupper()
+        assert result[row, place] == character.isupper()
 
 
 def test_masked_positions_have_no_token_labels(corpus):
@@ -102,8 +102,8 @@ def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
     view = whole(corpus)
     draft = draft_of(view, "doc_sentences", 30, rows=80)
     relation(reach).make_targets(draft, np.random.default_rng(0))
-    found = answers(draft, RELATION)
-    assert ((found >= 0) == draft.is_text).all()
+    result = answers(draft, RELATION)
+    assert ((result >= 0) == draft.is_text).all()
     everything = set()
     for row in range(80):
         text = draft.corpus_offsets[row][draft.is_text[row]]
@@ -115,7 +115,7 @@ def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
         wide = [*before[:max(half, reach - len(behind))], *behind[:max(reach - half, reach - len(before))]]
         known = set(corpus.values_at("tokens", np.array(sorted(wide), dtype=np.int64)).tolist())
         expected = [int(token in known) for token in draft.original_ids[row][draft.is_text[row]].tolist()]
-        assert found[row][draft.is_text[row]].tolist() == expected
+        assert result[row][draft.is_text[row]].tolist() == expected
         everything |= set(expected)
     assert everything == {0, 1}
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from making import PAIR, whole
 from seq2seq_helpers import labels_of, rows_of
+from small_corpora import PAIR, whole
 
 from stemma import recipe_loading
 from stemma.corpus.bucket_sampler import BucketSampler
@@ -92,7 +92,7 @@ def test_a_step_in_slices_has_the_loss_of_the_whole(corpus):
 
 def test_smoothing_is_for_learning_only(corpus):
     batch = collate(drafted(corpus))
-    found = {}
+    results = {}
     for smoothing in (0.0, 0.4):
         recipe = recipe_loading.recipe("transformer@tiny", [f"objective.translation.smoothing={smoothing}",
                                                      "network.dropout=0.0"])
@@ -107,9 +107,9 @@ def test_smoothing_is_for_learning_only(corpus):
                 losses = [float(task.loss(network.train(training), network(batch.streams), asked)["translation"])
                           for training in (True, False)]
             assert losses[0] == pytest.approx(losses[1])  # what was asked decides, not the mode of the network
-            found[smoothing, held_out] = losses[0]
-    assert found[0.0, True] == pytest.approx(found[0.0, False]) == pytest.approx(found[0.4, True])
-    assert abs(found[0.4, False] - found[0.0, False]) > 0.01
+            results[smoothing, held_out] = losses[0]
+    assert results[0.0, True] == pytest.approx(results[0.0, False]) == pytest.approx(results[0.4, True])
+    assert abs(results[0.4, False] - results[0.0, False]) > 0.01
 
 
 def test_plain_text_is_no_parallel_corpus_and_pairs_serve_as_plain_text(corpus, corpus_folder):
@@ -130,7 +130,7 @@ def test_a_missing_decoder_start_is_named(corpus):
     assert ("corpus.decoder_start", 'is the special token "begin", which the tokenizer lacks') in refused.value.problems
 
 
-@pytest.mark.parametrize(("name", "changes", "said"), [
+@pytest.mark.parametrize(("name", "changes", "message"), [
     ("transformer@tiny", ["remove=network.decoder"], "writes with a decoder: set network.decoder.layers"),
     ("bert@tiny", ["network.decoder.layers=2"], "does not use it: remove=network.decoder"),
     ("transformer@tiny", ["corpus.packing=stream"], "objective.translation needs parallel"),
@@ -140,7 +140,7 @@ def test_a_missing_decoder_start_is_named(corpus):
     ("t5@tiny", ["objective.span_corruption.mean_span=0.9"], "must be 1 or more"),
     ("transformer@tiny", ["corpus.decoder_start=start"], "must be one of begin, end, padding, mask"),
 ])
-def test_what_cannot_be_is_refused_in_a_sentence(name, changes, said):
+def test_what_cannot_be_is_refused_in_a_sentence(name, changes, message):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
-    assert said in str(refused.value)
+    assert message in str(refused.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from making import draft_of, pieced_corpus, whole
+from small_corpora import draft_of, pieced_corpus, whole
 
 from stemma.objectives.masked_lm import LM_HEAD_NAME, MaskedLM
 from stemma.recipe_loading import recipe

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from making import draft_of, packing_of, whole
+from small_corpora import draft_of, packing_of, whole
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -26,9 +26,9 @@ def objective(rate: float = 0.05, length: int = 3) -> WordStructure:
 
 
 def chosen(draft: Draft) -> np.ndarray:
-    found = np.zeros(draft.is_text.size, dtype=bool)
-    found[draft.token_targets[NAME].index] = True
-    return found.reshape(draft.is_text.shape)
+    result = np.zeros(draft.is_text.size, dtype=bool)
+    result[draft.token_targets[NAME].index] = True
+    return result.reshape(draft.is_text.shape)
 
 
 def numbered(draft: Draft) -> None:
@@ -61,8 +61,8 @@ def test_tokens_move_only_within_their_run_and_labels_are_the_originals(corpus, 
 def test_the_rate_is_exact_in_the_mean(corpus, rate, length):
     draft = draft_of(whole(corpus), "full_sentences", 64, rows=4000)
     objective(rate, length).make_targets(draft, np.random.default_rng(1))
-    found, text = chosen(draft).sum(), draft.is_text.sum()
-    assert abs(found / text - rate) < 4 * (rate * length / text) ** 0.5
+    result, text = chosen(draft).sum(), draft.is_text.sum()
+    assert abs(result / text - rate) < 4 * (rate * length / text) ** 0.5
 
 
 def test_every_order_is_as_likely_as_any_other(corpus):

@@ -14,31 +14,31 @@ REFERENCE = ["The cat sat on the mat yesterday", "a dog is playing with a red ba
 
 
 def test_a_translation_equal_to_its_reference_is_perfect():
-    found = translation_scores(REFERENCE, [REFERENCE])
-    assert found["bleu"]["score"] == pytest.approx(100) and found["chrf"]["score"] == pytest.approx(100)
-    assert found["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    scores = translation_scores(REFERENCE, [REFERENCE])
+    assert scores["bleu"]["score"] == pytest.approx(100) and scores["chrf"]["score"] == pytest.approx(100)
+    assert scores["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
 def test_bleu_is_a_corpus_level_score():
     """By hand, in lower case: matches of 1, 2, 3 and 4 words in 14, 12, 10 and 8."""
-    found = translation_scores(TEXTS, [REFERENCE], lowercase=True)["bleu"]
+    scores = translation_scores(TEXTS, [REFERENCE], lowercase=True)["bleu"]
     matches = (6 + 6, 5 + 4, 4 + 2, 3 + 1)
-    assert found["precisions"] == pytest.approx([100 * m / n for m, n in zip(matches, (14, 12, 10, 8), strict=True)])
-    assert (found["length"], found["reference_length"]) == (14, 15) and found["brevity_penalty"] < 1
-    assert "case:lc" in found["signature"]
-    assert found["score"] > translation_scores(TEXTS, [REFERENCE])["bleu"]["score"]
+    assert scores["precisions"] == pytest.approx([100 * m / n for m, n in zip(matches, (14, 12, 10, 8), strict=True)])
+    assert (scores["length"], scores["reference_length"]) == (14, 15) and scores["brevity_penalty"] < 1
+    assert "case:lc" in scores["signature"]
+    assert scores["score"] > translation_scores(TEXTS, [REFERENCE])["bleu"]["score"]
 
 
-def test_several_references_and_tokenizers():
+def test_bleu_takes_several_references_and_other_tokenizers():
     two = translation_scores(TEXTS, [REFERENCE, TEXTS])
     assert two["bleu"]["score"] == pytest.approx(100) and "nrefs:2" in two["bleu"]["signature"]
     chinese = translation_scores(["猫坐在垫子上面"], [["猫坐在垫子上"]], tokenize="zh")["bleu"]
     assert chinese["precisions"][0] == pytest.approx(600 / 7) and "tok:zh" in chinese["signature"]
 
 
-def test_rouge():
-    found = summary_scores(TEXTS, [REFERENCE])
-    assert found["rouge1"] == pytest.approx(100 * (6 / 7 + 2 * 7 / (7 + 8)) / 2)  # plays and playing are one stem
+def test_rouge_equals_a_count_by_hand():
+    scores = summary_scores(TEXTS, [REFERENCE])
+    assert scores["rouge1"] == pytest.approx(100 * (6 / 7 + 2 * 7 / (7 + 8)) / 2)  # plays and playing are one stem
     assert summary_scores(TEXTS, [TEXTS])["rougeL"] == pytest.approx(100)
     assert summary_scores(TEXTS, [REFERENCE, TEXTS])["rouge2"] == pytest.approx(100)
     chinese = summary_scores(["猫坐在垫子上"], [["猫坐在椅子上"]])

@@ -1,4 +1,4 @@
-"""A model that reads the characters of tokens is used like any other: they are made from the token ids."""
+"""Models with character inputs need no extra inputs: characters are computed from token ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LETTERS = ["network.inputs.letters.kind=characters", "network.inputs.letters.fil
 
 
 def test_character_models_need_no_extra_inputs(corpus_folder, tmp_path):
-    """Writing, filling, scoring and fine-tuning: the network spells what it reads; a task's own tokens, too."""
+    """Generation, mask filling, scoring and fine-tuning compute the characters of all tokens, also of new ones."""
     decoder = ["network.decoder.layers=1", "network.inputs.letters.decoder=true"]
     more = {"bert@tiny": [], "gpt@tiny": [], "t5@tiny": decoder}
     for name, changes in more.items():

@@ -27,11 +27,11 @@ CBT = "".join(f"{number} Sentence {number} .\n" for number in range(1, 21)) + \
 def model() -> stemma.Model:
     tokenizer = train_tokenizer(iter([TEXT]), "byte_bpe", 320, lowercase=False, roles={"end"})
     torch.manual_seed(0)
-    made = stemma.build("gpt2@tiny", tokenizer.vocab_size, ["network.layers=1", "network.width=16", "network.heads=2",
+    built = stemma.build("gpt2@tiny", tokenizer.vocab_size, ["network.layers=1", "network.width=16", "network.heads=2",
                                                             "network.feedforward=16", "corpus.sequence_length=400"])
-    perturb(made.network, 0)
-    made.tokenizer = tokenizer
-    return made
+    perturb(built.network, 0)
+    built.tokenizer = tokenizer
+    return built
 
 
 def test_last_words_of_both_forms(tmp_path):
@@ -57,26 +57,27 @@ def test_the_childrens_book_test_as_published_and_as_json(tmp_path):
 
 
 def test_a_last_word_is_correct_if_greedy_decoding_gives_it(model, tmp_path):
-    """Half of the passages end in what the model says itself."""
+    """Half of the passages end in the model's own prediction."""
     reader, passages = LMScorer(model), []
     for context in ("the old", "a young reader", "one missing leaf by"):
         ids = torch.tensor([[model.tokenizer.special_token_ids["end"], *model.tokenizer.encode(context).ids]])
         order = model.logits(ids)[0, -1].argsort(descending=True).tolist()
-        words = [(place, model.tokenizer.decode([token])) for place, token in enumerate(order)]
-        said = next(((place, word) for place, word in words if word.startswith(" ") and word[1:].isalpha()))
-        passages += [f"{context}{said[1]}", f"{context} window"]
-        if said[0]:  # something else is likelier: make this the likeliest
+        words = [(rank, model.tokenizer.decode([token])) for rank, token in enumerate(order)]
+        expected = next(((rank, word) for rank, word in words if word.startswith(" ") and word[1:].isalpha()))
+        passages += [f"{context}{expected[1]}", f"{context} window"]
+        if expected[0]:  # something else is likelier: make this the likeliest
             with torch.no_grad():
-                model.network.embedding.tokens.weight[order[said[0]]] = model.hidden(ids)[0, -1] * 3
+                model.network.embedding.tokens.weight[order[expected[0]]] = model.hidden(ids)[0, -1] * 3
     (tmp_path / "a.txt").write_text("\n".join(passages))
     seen: list[int] = []
-    found = cloze(model, tmp_path / "a.txt", on_progress=seen.append)
-    each = [score_continuations(reader, [question.context], list(question.continuations))[0]
+    result = cloze(model, tmp_path / "a.txt", on_progress=seen.append)
+    scores = [score_continuations(reader, [question.context], list(question.continuations))[0]
             for question in read_cloze_items(tmp_path / "a.txt")[1]]
-    assert found["right"] == sum(one.is_greedy for one in each) >= 1 and found["right"] < 6
-    assert found["accuracy"] == found["right"] / 6 and found["interval"] == wilson_interval(found["right"], 6)
-    assert found["perplexity"] == pytest.approx(math.exp(-sum(one.log_probability for one in each) / 6), rel=1e-5)
-    assert sum(seen) == found["questions"] == 6 and found["cut"] == 0
+    assert result["right"] == sum(score.is_greedy for score in scores) >= 1 and result["right"] < 6
+    assert result["accuracy"] == result["right"] / 6 and result["interval"] == wilson_interval(result["right"], 6)
+    mean = sum(score.log_probability for score in scores) / 6
+    assert result["perplexity"] == pytest.approx(math.exp(-mean), rel=1e-5)
+    assert sum(seen) == result["questions"] == 6 and result["cut"] == 0
     assert cloze(model, tmp_path / "a.txt", limit=2)["questions"] == 2
 
 
@@ -87,15 +88,15 @@ def test_a_candidate_is_scored_with_the_rest_of_its_sentence(model, tmp_path):
            for text in question.continuations]
     first = len(model.tokenizer.encode(question.context).ids)
 
-    def whole(row: list[int]) -> float:
+    def log_likelihood(row: list[int]) -> float:
         chances = model.logits(torch.tensor([row[:-1]])).log_softmax(-1)[0].gather(1, torch.tensor(row[1:])[:, None])
         return float(chances[first:].sum())
 
-    expected = max(range(4), key=lambda place: whole(ids[place]))
+    expected = max(range(4), key=lambda rank: log_likelihood(ids[rank]))
     for answer, word in enumerate(("river", "clerk", "window", "leaf")):
         (tmp_path / "one.txt").write_text((tmp_path / "cbt.txt").read_text().replace("\tclerk\t", f"\t{word}\t"))
-        found = cloze(model, tmp_path / "one.txt")
-        assert found["accuracy"] == (answer == expected) and found["chance"] == 0.25
+        result = cloze(model, tmp_path / "one.txt")
+        assert result["accuracy"] == (answer == expected) and result["chance"] == 0.25
 
 
 def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
@@ -106,14 +107,14 @@ def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
     lacking = stemma.build("gpt2@tiny", tokenizer.vocab_size, ["network.width=16", "network.heads=2"])
     with torch.no_grad():
         for parameter in lacking.network.parameters():
-            parameter.zero_()  # everything is equally likely, and of equals the first (padding, then unknown) is said
+            parameter.zero_()  # all tokens are equally likely, and ties go to the first (padding, then unknown)
         lacking.network.embedding.tokens.weight[tokenizer.special_token_ids["unknown"]] = 1.0
         lacking.network.encoder.final_norm.bias.fill_(1.0)
     lacking.tokenizer = tokenizer
     (tmp_path / "b.txt").write_text("the old zebra\nthe old giraffe\n")
     caplog.clear()
-    found = cloze(lacking, tmp_path / "b.txt")
-    assert found["accuracy"] == 0 and found["unknown"] == 2 and "they count as wrong" in caplog.messages[0]
+    result = cloze(lacking, tmp_path / "b.txt")
+    assert result["accuracy"] == 0 and result["unknown"] == 2 and "they count as wrong" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(("name", "content", "said", "line"), [

@@ -15,10 +15,10 @@ from stemma.tasks.datasets import read_examples
 
 @pytest.fixture
 def write(tmp_path):
-    def made(content: str, name: str = "a.txt"):
+    def write_file(content: str, name: str = "a.txt"):
         (tmp_path / name).write_text(content, encoding="utf-8")
         return tmp_path / name
-    return made
+    return write_file
 
 
 def tagged(*tags: str) -> list[TaggedExample]:
@@ -28,11 +28,11 @@ def tagged(*tags: str) -> list[TaggedExample]:
 def test_conll_2003(write):
     path = write("-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nrejects VBZ B-VP O\n\n\nPeter NNP B-NP I-PER\n\n"
                  "-DOCSTART- -X- O O\n\n# NN B-NP O\n1 CD I-NP O")
-    found = read_examples("conll2003", path)
-    assert [(example.words, example.tags) for example in found] == [
+    examples = read_examples("conll2003", path)
+    assert [(example.words, example.tags) for example in examples] == [
         (("EU", "rejects"), ("I-ORG", "O")), (("Peter",), ("I-PER",)), (("#", "1"), ("O", "O"))]
-    assert [example.where.rsplit(" ", 1)[1] for example in found] == ["3", "7", "11"]
-    assert detect_scheme(found) == "IOB1"
+    assert [example.where.rsplit(" ", 1)[1] for example in examples] == ["3", "7", "11"]
+    assert detect_scheme(examples) == "IOB1"
 
 
 def test_tabs_comments_and_document_markers(write):

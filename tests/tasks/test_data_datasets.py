@@ -96,11 +96,11 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("name", "file", "content", "expected"), TABLES, ids=[f"{row[0]}-{row[1]}" for row in TABLES])
-def test_tables(name, file, content, expected, tmp_path):
+def test_tables_are_read_in_their_official_formats(name, file, content, expected, tmp_path):
     (tmp_path / file).write_text(content, encoding="utf-8")
-    found = read_examples(name, tmp_path / file)
-    assert [(example.texts, example.label, example.id) for example in found] == expected
-    assert all(isinstance(example, TextExample) and str(tmp_path / file) in example.where for example in found)
+    examples = read_examples(name, tmp_path / file)
+    assert [(example.texts, example.label, example.id) for example in examples] == expected
+    assert all(isinstance(example, TextExample) and str(tmp_path / file) in example.where for example in examples)
     assert DATASETS[name].labels is None or {label for _, label, _ in expected} <= {*DATASETS[name].labels, None}
 
 
@@ -113,29 +113,29 @@ RANKED = [(("谁写的", "他写的"), "1", "谁写的"), (("谁写的", "不知
     ("qid\ttext_a\ttext_b\tlabel\n4\t谁写的\t他写的\t1\n", [(("谁写的", "他写的"), "1", "4")])])
 def test_candidates_are_ranked_within_their_question(content, expected, tmp_path):
     (tmp_path / "nlpcc-iccpol-2016.dbqa.training-data").write_text(content, encoding="utf-8")
-    found = read_examples("nlpcc-dbqa", tmp_path / "nlpcc-iccpol-2016.dbqa.training-data")
-    assert [(example.texts, example.label, example.group) for example in found] == expected
+    examples = read_examples("nlpcc-dbqa", tmp_path / "nlpcc-iccpol-2016.dbqa.training-data")
+    assert [(example.texts, example.label, example.group) for example in examples] == expected
 
 
 def test_broken_rows_of_published_files_are_skipped_and_counted(tmp_path, caplog):
     _, file, content, _ = next(row for row in TABLES if row[0] == "qqp")
     (tmp_path / file).write_text(content)
     read_examples("qqp", tmp_path / file)
-    (said,) = caplog.messages
-    assert "1 row that cannot be read" in said and "line 3" in said
+    (message,) = caplog.messages
+    assert "1 row that cannot be read" in message and "line 3" in message
     _, file, content, _ = next(row for row in TABLES if row[0] == "snli")
     (tmp_path / file).write_text(content)
     read_examples("snli", tmp_path / file)
     assert len(caplog.messages) == 2 and "1 row that the annotators did not agree on" in caplog.messages[1]
 
 
-def test_class_folders(tmp_path):
+def test_folders_of_texts_by_class_are_read(tmp_path):
     texts = [("pos", "0_9.txt", "Fine.<br />Go."), ("neg", "3_1.txt", "Dull."), ("unsup", "1_0.txt", "?")]
     for folder, file, text in texts:
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / file).write_text(text)
-    found = read_examples("imdb", tmp_path)
-    assert [(example.texts, example.label, example.id) for example in found] == \
+    examples = read_examples("imdb", tmp_path)
+    assert [(example.texts, example.label, example.id) for example in examples] == \
            [(("Dull.",), "neg", "neg/3_1"), (("Fine.\nGo.",), "pos", "pos/0_9")]
     assert {example.label for example in read_examples("thucnews", tmp_path)} == {"neg", "pos", "unsup"}
     (tmp_path / "neg" / "3_1.txt").unlink()
@@ -144,11 +144,11 @@ def test_class_folders(tmp_path):
         read_examples("imdb", tmp_path)
 
 
-def test_babi(tmp_path):
+def test_babi_stories_become_question_examples(tmp_path):
     (tmp_path / "qa.txt").write_text("1 Mary went out.\n2 Where is Mary? \tgarden\t1\n"
                                      "3 John came.\n4 Who came?\tJohn\t3\n1 Bill slept.\n2 How many slept?\tone\t1\n")
-    found = read_examples("babi", tmp_path / "qa.txt")
-    assert [(example.texts, example.label) for example in found] == [
+    examples = read_examples("babi", tmp_path / "qa.txt")
+    assert [(example.texts, example.label) for example in examples] == [
         (("Mary went out.", "Where is Mary?"), "garden"), (("Mary went out. John came.", "Who came?"), "John"),
         (("Bill slept.", "How many slept?"), "one")]
     (tmp_path / "qa.txt").write_text("1 Mary went out.\nJohn came.\n2 Where?\t\t1\n")
@@ -157,7 +157,7 @@ def test_babi(tmp_path):
     assert [where.rsplit(" ", 1)[1] for where, _ in error.value.problems] == ["2", "3"]
 
 
-def test_swag(tmp_path):
+def test_swag_endings_become_options(tmp_path):
     header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
     row = '0,v,1,He sat. He,"He sat, so.",He,gold,reads.,eats.,"runs, fast.",naps.,2'
     (tmp_path / "val.csv").write_text(f"{header}\n{row}\n")
@@ -173,13 +173,13 @@ def test_swag(tmp_path):
     assert "option 1" in str(error.value) and "line 3" in str(error.value) and '"4"' in str(error.value)
 
 
-def test_race(tmp_path):
+def test_race_articles_become_multiple_choice_examples(tmp_path):
     article = {"answers": ["C", "A"], "options": [["a", "b", "c", "d"], ["e", "f", "g", "h"]],
                "article": "A long text.", "questions": ["Who?", "It is _ ."], "id": "high7.txt"}
     (tmp_path / "high").mkdir()
     (tmp_path / "high" / "7.txt").write_text(json.dumps(article))
-    found = read_examples("race", tmp_path)
-    assert [(e.context, e.question, e.label, e.id) for e in found] == \
+    examples = read_examples("race", tmp_path)
+    assert [(e.context, e.question, e.label, e.id) for e in examples] == \
            [("A long text.", "Who?", 2, "high7.txt:0"), ("A long text.", "It is _ .", 0, "high7.txt:1")]
     article["answers"] = ["C"]
     (tmp_path / "high" / "7.txt").write_text(json.dumps(article))
@@ -187,7 +187,7 @@ def test_race(tmp_path):
         read_examples("race", tmp_path)
 
 
-def test_story_cloze(tmp_path):
+def test_story_cloze_endings_become_options(tmp_path):
     header = ("InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,RandomFifthSentenceQuiz1,"
               "RandomFifthSentenceQuiz2,AnswerRightEnding")
     (tmp_path / "val.csv").write_text(f'{header}\ns1,One.,Two.,"Three, too.",Four.,Bad.,Good.,2\n')

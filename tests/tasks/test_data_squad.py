@@ -8,7 +8,7 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labelled
-from stemma.tasks.data.examples import Answer, duplicate_share, label_counts
+from stemma.tasks.data.examples import Answer, duplicate_fraction, label_counts
 from stemma.tasks.datasets import read_examples
 
 CONTEXT = "The old clerk reads the letter by the window."
@@ -16,73 +16,75 @@ CONTEXT = "The old clerk reads the letter by the window."
 
 @pytest.fixture
 def write(tmp_path):
-    def made(content, name: str = "a.json"):
+    def write_file(content, name: str = "a.json"):
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         (tmp_path / name).write_text(text, encoding="utf-8")
         return tmp_path / name
-    return made
+    return write_file
 
 
 def squad(*entries: dict, context: str = CONTEXT) -> dict:
     return {"version": "v2.0", "data": [{"title": "T", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
 
 
-def ask(number: int, *answers: tuple[str, int], **more) -> dict:
-    return {"id": f"q{number}", "question": "Who?", "answers": [{"text": text, "answer_start": start}
+def entry(index: int, *answers: tuple[str, int], **more) -> dict:
+    return {"id": f"q{index}", "question": "Who?", "answers": [{"text": text, "answer_start": start}
                                                                for text, start in answers], **more}
 
 
 def test_squad_of_both_versions(write):
-    (one,) = read_examples("squad", write(squad(ask(1, ("clerk", 8), ("The old clerk", 0)))))
-    assert one.answers == (Answer("clerk", 8), Answer("The old clerk", 0)) and one.impossible is False
-    assert (one.id, one.context, one.question) == ("q1", CONTEXT, "Who?") and '"q1"' in one.where
-    found = read_examples("squad2", write(squad(
-        ask(1, ("clerk", 8), is_impossible=False),
-        ask(2, is_impossible=True, plausible_answers=[{"text": "letter", "answer_start": 24}]), ask(3),
-        ask(4, is_impossible=False))))
-    assert [(example.answers, example.impossible) for example in found] == \
+    (first,) = read_examples("squad", write(squad(entry(1, ("clerk", 8), ("The old clerk", 0)))))
+    assert first.answers == (Answer("clerk", 8), Answer("The old clerk", 0)) and first.impossible is False
+    assert (first.id, first.context, first.question) == ("q1", CONTEXT, "Who?") and '"q1"' in first.where
+    examples = read_examples("squad2", write(squad(
+        entry(1, ("clerk", 8), is_impossible=False),
+        entry(2, is_impossible=True, plausible_answers=[{"text": "letter", "answer_start": 24}]), entry(3),
+        entry(4, is_impossible=False))))
+    assert [(example.answers, example.impossible) for example in examples] == \
            [((Answer("clerk", 8),), False), ((), True), ((), None), ((), None)]
-    assert label_counts(found) == {"answerable": 1, "unanswerable": 1}
-    check_labelled(found[:2], "a.json")
+    assert label_counts(examples) == {"answerable": 1, "unanswerable": 1}
+    check_labelled(examples[:2], "a.json")
     with pytest.raises(UserError, match='"q3"'):
-        check_labelled(found, "a.json")
-    assert duplicate_share(found[:1], found) == 1.0  # one context, one question
+        check_labelled(examples, "a.json")
+    assert duplicate_fraction(examples[:1], examples) == 1.0  # one context, one question
 
 
 def test_an_answer_with_a_wrong_start_moves_to_its_only_occurrence(write, caplog):
-    (one,) = read_examples("qa", write(squad(ask(1, ("clerk", 9)))))
-    assert one.answers == (Answer("clerk", 8),)
-    assert one.context[8:8 + len("clerk")] == "clerk" and len(caplog.messages) == 1 and "1 answer" in caplog.messages[0]
+    (example,) = read_examples("qa", write(squad(entry(1, ("clerk", 9)))))
+    assert example.answers == (Answer("clerk", 8),)
+    assert example.context[8:8 + len("clerk")] == "clerk"
+    assert len(caplog.messages) == 1 and "1 answer" in caplog.messages[0]
 
 
 def test_answers_that_cannot_be_located_are_rejected(write):
     with pytest.raises(UserError, match="3 problems") as error:
-        read_examples("qa", write(squad(ask(1, ("clerk", 8)), ask(2, ("scribe", 8)), ask(3, ("the", 5)),
-                                        ask(4, ("clerk", 8), is_impossible=True))))
-    told = str(error.value)
-    assert "nowhere in its paragraph" in told and "not at character 5" in told and '"q1"' not in told
-    assert "is_impossible" in told
-    assert read_examples("qa", write(squad(ask(3, ("the", 34)))))[0].answers == (Answer("the", 34),)
+        read_examples("qa", write(squad(entry(1, ("clerk", 8)), entry(2, ("scribe", 8)), entry(3, ("the", 5)),
+                                        entry(4, ("clerk", 8), is_impossible=True))))
+    message = str(error.value)
+    assert "nowhere in its paragraph" in message and "not at character 5" in message and '"q1"' not in message
+    assert "is_impossible" in message
+    assert read_examples("qa", write(squad(entry(3, ("the", 34)))))[0].answers == (Answer("the", 34),)
 
 
 def test_both_formats_of_cmrc(write):
     context = "《战国无双3》是由光荣开发的。光荣很大。"
-    (one,) = read_examples("cmrc2018", write([{"context_id": "D_0", "context_text": context, "title": "T", "qas": [
+    (example,) = read_examples("cmrc2018", write([{"context_id": "D_0", "context_text": context, "title": "T", "qas": [
         {"query_id": "D_0_Q_0", "query_text": "谁开发？", "answers": ["光荣", "由光荣"]}]}]))
-    assert (one.id, one.question) == ("D_0_Q_0", "谁开发？")
-    assert one.answers == (Answer("光荣", 9), Answer("由光荣", 8)) and context[9:11] == "光荣"
-    (one,) = read_examples("cmrc2018", write(squad(ask(1, ("光荣", 15)), context=context)))
-    assert one.answers == (Answer("光荣", 15),)
-    (one,) = read_examples("drcd", write(squad(ask(1, ("光荣", 15)), context=context)))
-    assert one.answers == (Answer("光荣", 15),)
+    assert (example.id, example.question) == ("D_0_Q_0", "谁开发？")
+    assert example.answers == (Answer("光荣", 9), Answer("由光荣", 8)) and context[9:11] == "光荣"
+    (example,) = read_examples("cmrc2018", write(squad(entry(1, ("光荣", 15)), context=context)))
+    assert example.answers == (Answer("光荣", 15),)
+    (example,) = read_examples("drcd", write(squad(entry(1, ("光荣", 15)), context=context)))
+    assert example.answers == (Answer("光荣", 15),)
 
 
 def test_cjrc_as_released(write, caplog):
     no, yes = {"is_impossible": "false"}, {"is_impossible": "true"}
-    content = squad(ask(1, ("clerk", 8), ("old clerk", 4), **no), ask(2, ("YES", -1), **no), ask(3, ("", -1), **yes),
-                    ask(4, ("clerk", 8), **yes), ask(5, ("nobody", 3), ("clerk", 8), **no), ask(6, ("nobody", 3), **no))
-    found = read_examples("cjrc", write(content))
-    assert [(example.id, len(example.answers), example.impossible) for example in found] == \
+    content = squad(entry(1, ("clerk", 8), ("old clerk", 4), **no), entry(2, ("YES", -1), **no),
+                    entry(3, ("", -1), **yes), entry(4, ("clerk", 8), **yes),
+                    entry(5, ("nobody", 3), ("clerk", 8), **no), entry(6, ("nobody", 3), **no))
+    examples = read_examples("cjrc", write(content))
+    assert [(example.id, len(example.answers), example.impossible) for example in examples] == \
            [("q1", 2, False), ("q3", 0, True), ("q4", 1, False), ("q5", 1, False)]
     first, second = caplog.messages
     assert "1 question with the answer YES or NO" in first and "left out 2 answers" in second
@@ -93,10 +95,10 @@ def test_json_lines(write):
             {"context": CONTEXT, "question": "Who?", "answers": [{"text": "clerk"}]},
             {"context": CONTEXT, "question": "Who?", "answers": []}, {"context": CONTEXT, "question": "Who?"}]
     path = write("\n".join(map(json.dumps, rows)), "a.jsonl")
-    found = read_examples("qa", path)
-    assert [(example.answers, example.impossible) for example in found] == \
+    examples = read_examples("qa", path)
+    assert [(example.answers, example.impossible) for example in examples] == \
            [((Answer("clerk", 8),), False), ((Answer("clerk", 8),), False), ((), True), ((), None)]
-    assert found[0].id == "7" and found[1].where.endswith("line 2")
+    assert examples[0].id == "7" and examples[1].where.endswith("line 2")
     renamed = [{"text": CONTEXT, "question": "Who?", "answers": ["letter"]}]
     path = write("\n".join(map(json.dumps, renamed)), "b.jsonl")
     assert read_examples("qa", path, columns={"context": "text"})[0].answers == (Answer("letter", 24),)
@@ -108,8 +110,8 @@ def test_json_lines(write):
     ('{"data": [', "line 1 is not JSON"), ("[1, 2]", "is no SQuAD file"),
     ({"data": [{"paragraphs": [{"context": "c"}]}]}, "'qas'"),
     ({"version": "1"}, "'data'"), ({"data": []}, "has no questions"), ("  \n", "is empty"),
-    (squad(ask(1), context=" "), "no context"), (squad({**ask(1), "question": ""}), "no question"),
-    (squad(ask(1), ask(1)), "another question has this id")])
+    (squad(entry(1), context=" "), "no context"), (squad({**entry(1), "question": ""}), "no question"),
+    (squad(entry(1), entry(1)), "another question has this id")])
 def test_invalid_files_are_reported(write, content, message):
     with pytest.raises(UserError, match=message):
         read_examples("squad", write(content))

@@ -8,33 +8,33 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labelled, check_labels
-from stemma.tasks.data.examples import TextExample, duplicate_share, label_counts, labels_of
+from stemma.tasks.data.examples import TextExample, duplicate_fraction, label_counts, labels_of
 from stemma.tasks.datasets import read_examples
 
 
 @pytest.fixture
 def write(tmp_path):
-    def made(content: str | bytes, name: str = "a.tsv"):
+    def write_file(content: str | bytes, name: str = "a.tsv"):
         data = content.encode() if isinstance(content, str) else content
         (tmp_path / name).write_bytes(data)
         return tmp_path / name
-    return made
+    return write_file
 
 
 def test_default_columns_of_each_kind(write):
     assert read_examples("classify", write("label\ttext\n1\ta b\n"))[0].texts == ("a b",)
     assert read_examples("classify", write('{"text": "a", "label": 1}\n', "a.jsonl"))[0].label == "1"
     assert read_examples("classify", write('text,label\n"a, b",x\n', "a.csv"))[0].texts == ("a, b",)
-    for one, two in (("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")):
-        found = read_examples("pair", write(f"id\t{one}\t{two}\tlabel\n9\ta\tb\tyes\n"))
-        assert (found[0].texts, found[0].label, found[0].id) == (("a", "b"), "yes", "9")
+    for first_column, second_column in (("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")):
+        examples = read_examples("pair", write(f"id\t{first_column}\t{second_column}\tlabel\n9\ta\tb\tyes\n"))
+        assert (examples[0].texts, examples[0].label, examples[0].id) == (("a", "b"), "yes", "9")
     assert read_examples("regress", write("text\tlabel\na\t-1.5e1\n"))[0] == \
            TextExample(str(write("")) + ", line 2", ("a",), -15.0)
     assert read_examples("regress", write("sentence1\tsentence2\tscore\na\tb\t2\n"))[0].texts == ("a", "b")
-    found = read_examples("rank", write("query\tcandidate\tlabel\nq\ta\t1\nq\tb\t0\nr\tc\t1\n"))
-    assert [example.group for example in found] == ["q", "q", "r"]
-    found = read_examples("rank", write("group\tquery\tcandidate\tlabel\n1\tq\ta\t1\n2\tq\tb\t0\n"))
-    assert [example.group for example in found] == ["1", "2"]
+    examples = read_examples("rank", write("query\tcandidate\tlabel\nq\ta\t1\nq\tb\t0\nr\tc\t1\n"))
+    assert [example.group for example in examples] == ["q", "q", "r"]
+    examples = read_examples("rank", write("group\tquery\tcandidate\tlabel\n1\tq\ta\t1\n2\tq\tb\t0\n"))
+    assert [example.group for example in examples] == ["1", "2"]
 
 
 def test_columns_can_be_renamed(write):
@@ -48,7 +48,7 @@ def test_columns_can_be_renamed(write):
         read_examples("pair", path)
 
 
-@pytest.mark.parametrize(("kind", "content", "columns", "said"), [
+@pytest.mark.parametrize(("kind", "content", "columns", "expected"), [
     ("classify", "a fine film\t1\na dull one\t0\n", {"text": "1", "label": "2"},
      'has no column text. Its first line is "a fine film", "1": no header? Then count the columns: '
      "--columns text=1,label=2."),
@@ -56,13 +56,13 @@ def test_columns_can_be_renamed(write):
      'has no column text_a and no text_b. Its first line is "a", "b", "yes": no header? Then count the columns: '
      "--columns text_a=1,text_b=2,label=3."),
 ])
-def test_a_file_without_a_header(write, kind, content, columns, said):
+def test_a_file_without_a_header_needs_column_numbers(write, kind, content, columns, expected):
     path = write(content)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as caught:
         read_examples(kind, path)
-    assert said in str(told.value)
-    found = read_examples(kind, path, columns=columns)
-    assert len(found) == 2 and found[0].where == f"{path}, line 1" and found[1].label in ("0", "no")
+    assert expected in str(caught.value)
+    examples = read_examples(kind, path, columns=columns)
+    assert len(examples) == 2 and examples[0].where == f"{path}, line 1" and examples[1].label in ("0", "no")
 
 
 def test_choices_need_a_header(write):
@@ -75,23 +75,23 @@ def test_a_header_that_lacks_one_column_is_a_header(write):
         read_examples("classify", write("body\tlabel\na\t1\n"))
     with pytest.raises(UserError, match="has no column text. It has body, class."):  # keys of JSON are no row
         read_examples("classify", write('{"body": "a", "class": 1}\n', "a.jsonl"))
-    found = read_examples("classify", write("2\t1\na\tb\n"), columns={"text": "1", "label": "2"})
-    assert (found[0].texts, found[0].label) == (("b",), "a")  # columns that are named by numbers
+    examples = read_examples("classify", write("2\t1\na\tb\n"), columns={"text": "1", "label": "2"})
+    assert (examples[0].texts, examples[0].label) == (("b",), "a")  # columns that are named by numbers
     with pytest.raises(UserError, match=r'two columns named "same".*put a header above'):
         read_examples("classify", write("same\tsame\na\tb\n"))
 
 
-def test_choices(write):
-    found = read_examples("choice", write("context\toption_a\toption_b\tlabel\nc\tx\ty\tB\nc\tx\ty\t0\n"))
-    assert [(example.options, example.label, example.question) for example in found] == \
+def test_options_are_read_from_columns_or_lists(write):
+    examples = read_examples("choice", write("context\toption_a\toption_b\tlabel\nc\tx\ty\tB\nc\tx\ty\t0\n"))
+    assert [(example.options, example.label, example.question) for example in examples] == \
            [(("x", "y"), 1, ""), (("x", "y"), 0, "")]
     rows = [{"context": "c", "question": "q", "options": ["x", "y", "z"], "label": 2},
             {"context": "c", "options": ["x", "y"], "label": 1}]
-    found = read_examples("choice", write("\n".join(map(json.dumps, rows)), "a.jsonl"))
-    assert [(example.options, example.label, example.question) for example in found] == \
+    examples = read_examples("choice", write("\n".join(map(json.dumps, rows)), "a.jsonl"))
+    assert [(example.options, example.label, example.question) for example in examples] == \
            [(("x", "y", "z"), 2, "q"), (("x", "y"), 1, "")]
-    found = read_examples("choice", write("context\tone\ttwo\tlabel\nc\tx\ty\t1\n"), columns={"options": "one,two"})
-    assert found[0].options == ("x", "y")
+    examples = read_examples("choice", write("context\tone\ttwo\tlabel\nc\tx\ty\t1\n"), columns={"options": "one,two"})
+    assert examples[0].options == ("x", "y")
     assert read_examples("choice", write("context\tending0\tending1\nc\tx\ty\n"))[0].label is None
     with pytest.raises(UserError, match="has no options"):
         read_examples("choice", write("context\tlabel\nc\t1\n"))
@@ -111,7 +111,7 @@ def test_all_problems_are_reported_together(write):
     assert len(error.value.problems) == 9 and error.value.problems[-1] == ("", "and 4 more")
 
 
-def test_numbers(write):
+def test_scores_must_be_numbers(write):
     with pytest.raises(UserError, match="3 problems") as error:
         read_examples("regress", write("text\tlabel\na\t1\nb\ttwo\nc\tnan\nd\t\n"))
     assert [where.rsplit(" ", 1)[1] for where, _ in error.value.problems] == ["3", "4", "5"]
@@ -126,7 +126,7 @@ def test_invalid_files_are_reported(write, content, message):
         read_examples("classify", write(content))
 
 
-def test_other_encodings(write):
+def test_files_in_other_encodings_are_read(write):
     path = write("text\tlabel\n很好\t1\n".encode("gb18030"))
     assert read_examples("classify", path, encoding="gb18030")[0].texts == ("很好",)
 
@@ -155,8 +155,9 @@ def test_unlabelled_files_are_reported(write, caplog):
     assert len(caplog.messages) == 2 and all("has no label" in text for text in caplog.messages)
 
 
-def test_overlap_of_dev_with_train():
+def test_duplicate_fraction_is_that_of_dev_texts_in_train():
     train = [TextExample("", (text,), "1") for text in "abc"]
     dev = [TextExample("", (text,), "0") for text in "abxy"]
-    assert duplicate_share(train, dev) == 0.5 and duplicate_share(train, train) == 1.0 and duplicate_share(train,
-                                                                                                           []) == 0.0
+    assert duplicate_fraction(train, dev) == 0.5
+    assert duplicate_fraction(train, train) == 1.0
+    assert duplicate_fraction(train, []) == 0.0

@@ -24,14 +24,14 @@ TEXTS = ["the old clerk", "", "a young reader reads seven pages by the window", 
 def model(tokenizer_folder):
     tokenizer = Tokenizer.load(tokenizer_folder)
     torch.manual_seed(0)
-    made = stemma.build("bert@tiny", tokenizer.vocab_size, ["network.width=24", "corpus.sequence_length=20"])
-    perturb(made.network, 0)
-    made.tokenizer = tokenizer
-    return made
+    built = stemma.build("bert@tiny", tokenizer.vocab_size, ["network.width=24", "corpus.sequence_length=20"])
+    perturb(built.network, 0)
+    built.tokenizer = tokenizer
+    return built
 
 
 def alone(model, text: str, pooling: str = "mean") -> np.ndarray:
-    """One text at a time, no padding, in the plainest way."""
+    """A plain loop: one text at a time, without padding."""
     ids = model.tokenizer.encode(text, special=False).ids[:18]
     hidden = model.hidden(torch.tensor([[model.tokenizer.special_id("start"), *ids,
                                          model.tokenizer.special_id("separator")]]))[0]
@@ -42,9 +42,9 @@ def alone(model, text: str, pooling: str = "mean") -> np.ndarray:
 @pytest.mark.parametrize("tokens", [1, 30, 8192])
 def test_embeddings_do_not_depend_on_the_batch(model, pooling, tokens, monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", tokens)
-    found = embed(model, TEXTS, pooling)
-    assert found.shape == (len(TEXTS), 24) and found.dtype == np.float32
-    for row, text in zip(found, TEXTS, strict=True):
+    vectors = embed(model, TEXTS, pooling)
+    assert vectors.shape == (len(TEXTS), 24) and vectors.dtype == np.float32
+    for row, text in zip(vectors, TEXTS, strict=True):
         np.testing.assert_allclose(row, alone(model, text, pooling), atol=1e-5)
 
 
@@ -56,9 +56,9 @@ def test_embeddings_differ_and_can_be_normalized(model):
 
 def test_a_long_text_is_truncated_with_a_warning_and_keeps_its_end_token(model, caplog):
     embed(model, TEXTS)
-    said = "1 of 6 texts are longer than the 20 tokens of the model, and were truncated."
-    assert caplog.messages == [said]
-    assert embed(model, TEXTS[:3]).shape == (3, 24) and caplog.messages == [said]
+    message = "1 of 6 texts are longer than the 20 tokens of the model, and were truncated."
+    assert caplog.messages == [message]
+    assert embed(model, TEXTS[:3]).shape == (3, 24) and caplog.messages == [message]
 
 
 def test_no_texts_give_no_embeddings(model):

@@ -22,18 +22,18 @@ from stemma.tasks.runs.finetune_loader import (
 )
 
 
-def item(length: int, number: int, rows: int = 1, answer: int | None = 0) -> EncodedExample:
+def item(length: int, index: int, rows: int = 1, answer: int | None = 0) -> EncodedExample:
     row = EncodedSequence(np.full(length, 5), np.zeros(length, np.int64), ((0, length),))
-    return EncodedExample((row,) * rows, answer, number)
+    return EncodedExample((row,) * rows, answer, index)
 
 
 class Reader:
-    """A learner whose batches only note which items it was given."""
+    """An objective whose batches only record the indices of their examples."""
 
     name, weight = "task", 1.0
 
     def collate(self, model, items):
-        return Batch({}, {}, {}, 1, len(items), lengths=torch.tensor([one.example_index for one in items]))
+        return Batch({}, {}, {}, 1, len(items), lengths=torch.tensor([item.example_index for item in items]))
 
 
 HERE = SimpleNamespace(device=torch.device("cpu"))
@@ -45,25 +45,25 @@ def numbers_in(batch: Batch) -> list[int]:
 
 def items_of(count: int, seed: int = 0) -> list[EncodedExample]:
     rng = np.random.default_rng(seed)
-    return [item(int(rng.integers(3, 200)), number, rows=int(rng.choice([1, 1, 1, 3]))) for number in range(count)]
+    return [item(int(rng.integers(3, 200)), index, rows=int(rng.choice([1, 1, 1, 3]))) for index in range(count)]
 
 
 def test_an_epoch_has_every_example_once():
     items = items_of(3000)
     batches = batch_indices(items, 16, np.random.default_rng(0))
     assert sorted(np.concatenate(batches).tolist()) == list(range(3000))
-    assert all(len({len(items[number].sequences) for number in batch}) == 1 for batch in batches)
+    assert all(len({len(items[index].sequences) for index in batch}) == 1 for batch in batches)
     assert max(map(len, batches)) == 16 and np.mean([len(batch) for batch in batches]) > 15.5
     assert len(batches) == len(batch_indices(items, 16, None)) == sum(
-        -(-count // 16) for count in np.unique([len(one.sequences) for one in items], return_counts=True)[1])
+        -(-count // 16) for count in np.unique([len(item.sequences) for item in items], return_counts=True)[1])
 
 
 def test_batches_are_not_bucketed_by_length():
-    """Where the answer goes with the length, a batch of like rows would have one answer only."""
+    """If the label depends on the length, a batch of equally long rows would have one label only."""
     items = items_of(3000)
-    means = [np.mean([items[number].length for number in batch])
+    means = [np.mean([items[index].length for index in batch])
              for batch in batch_indices(items, 32, np.random.default_rng(0))]
-    chance = np.std([one.length for one in items]) / np.sqrt(32)
+    chance = np.std([item.length for item in items]) / np.sqrt(32)
     assert len(means) > 60 and np.std(means) < 1.3 * chance
 
 
@@ -93,20 +93,20 @@ def test_batches_of_several_tasks_are_mixed():
     lessons = [TaskDataset(Reader(), items_of(count, count), [], 4) for count in (40, 80)]
     source = FinetuneLoader(HERE, lessons, 0, 200)
     order = [source.get_batch(step, 0, 0.0).objectives[0] for step in range(source.steps_in_epoch())]
-    places = [place for place, learner in enumerate(order) if learner is lessons[0].objective]
-    assert 8 <= len(places) <= 14 and max(places) - min(places) > len(order) / 2
+    positions = [position for position, learner in enumerate(order) if learner is lessons[0].objective]
+    assert 8 <= len(positions) <= 14 and max(positions) - min(positions) > len(order) / 2
 
 
 def test_inference_covers_every_example_in_bounded_batches():
     items = items_of(500, 3)
     seen = []
-    for numbers, given in inference_batches(None, Reader(), items):
-        assert numbers_in(given) == numbers and given.held_out
-        chosen = [items[number] for number in numbers]
-        assert len({len(one.sequences) for one in chosen}) == 1
-        places = max(one.length for one in chosen) * sum(len(one.sequences) for one in chosen)
-        assert places <= 8192
-        seen += numbers
+    for indices, batch in inference_batches(None, Reader(), items):
+        assert numbers_in(batch) == indices and batch.held_out
+        batch_items = [items[index] for index in indices]
+        assert len({len(item.sequences) for item in batch_items}) == 1
+        positions = max(item.length for item in batch_items) * sum(len(item.sequences) for item in batch_items)
+        assert positions <= 8192
+        seen += indices
     assert sorted(seen) == list(range(500))
 
 
@@ -121,7 +121,7 @@ def test_the_mean_over_uneven_batches_is_that_over_examples():
 
 
 def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
-    """Through the loop: long and short texts in batches of very different sizes."""
+    """Long and short texts in batches of very different sizes."""
     from stemma.tasks.runs import finetune_loader
     from stemma.tasks.runs.build_objective import build_task_objective
     from stemma.tasks.runs.finetune import TaskArguments, finetune
@@ -138,11 +138,11 @@ def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
     finally:
         finetune_loader.INFERENCE_TOKENS = limit
     model = stemma.load(tmp_path / "run")
-    card = model.task_config()
-    learner = build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
+    config = model.task_config()
+    learner = build_task_objective(config, input_encoder_for(config, model.require_tokenizer()))
     losses = []
-    for one in learner.encode(read_split(tmp_path / "run", "dev", card)):
-        batch = learner.collate(model, [one])
+    for item in learner.encode(read_split(tmp_path / "run", "dev", config)):
+        batch = learner.collate(model, [item])
         with torch.no_grad():
             losses.append(float(learner.loss(model.network, model.network(batch.streams), batch)["task"]))
     assert result["validation_loss"] == pytest.approx(np.mean(losses), abs=1e-3)
@@ -150,12 +150,12 @@ def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["xlnet@tiny", "gpt2@tiny"])
 def test_sequences_of_different_lengths_work_with_recurrent_memory(tmp_path, name):
-    """A memory is for text that goes on; examples do not."""
+    """Examples are independent, so the memory is not carried over."""
     from stemma.tasks.runs.finetune import TaskArguments, finetune
 
     train = toy_tasks.rows("classify", 32)
-    for number, row in enumerate(train):
-        row["text"] += " and the old clerk reads" * (number % 4)
+    for index, row in enumerate(train):
+        row["text"] += " and the old clerk reads" * (index % 4)
     files = {"train": toy_tasks.write_rows(tmp_path / "train.jsonl", train),
              "dev": toy_tasks.write_rows(tmp_path / "dev.jsonl", train[:4])}
     folder = toy_tasks.save_model(tmp_path / "model", name)

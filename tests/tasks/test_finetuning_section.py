@@ -69,7 +69,7 @@ def tuned(model, sets, out, *changes, kind="classify", **options):
 
 
 def without_section(text):
-    """A recipe as it was written before there was such a section."""
+    """A stored recipe from before the section existed."""
     kept, inside = [], False
     for line in text.split("\n"):
         inside = line.startswith("[finetuning") or inside and not line.startswith("[")
@@ -105,7 +105,7 @@ def test_learning_rates_scale_with_width_and_sizes_can_override(name, rate, deca
     assert chosen.finetuning.learning_rate_for(chosen.network.width) == rate and chosen.finetuning.layer_decay == decay
 
 
-def test_it_is_inherited_shown_and_compared(capsys):
+def test_the_section_is_inherited_shown_and_compared(capsys):
     assert recipe("roberta").origin["finetuning.optimizer.epsilon"] == "bert"
     changes = {change.key: (change.before, change.after) for change in diff("bert", "roberta")}
     assert changes["finetuning.epochs"] == (3.0, 10.0) and changes["finetuning.optimizer.beta2"] == (0.999, 0.98)

@@ -50,9 +50,9 @@ def tuned(tmp_path_factory, start):
 
 
 def learner_of(model, **values):
-    card = model.task_config()
-    card = replace(card, values=parse_task_options(card.kind, {**card.values.to_json(), **values}))
-    return build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
+    config = model.task_config()
+    config = replace(config, values=parse_task_options(config.kind, {**config.values.to_json(), **values}))
+    return build_task_objective(config, input_encoder_for(config, model.require_tokenizer()))
 
 
 def test_three_new_tokens_are_added_and_trained(tuned, start):
@@ -77,11 +77,12 @@ def test_three_new_tokens_are_added_and_trained(tuned, start):
 def test_a_saved_model_gives_the_same_predictions(tuned):
     run, result = tuned
     model = stemma.load(run)
-    learner, card = learner_of(model), model.task_config()
-    examples = read_split(run, "dev", card)
-    said = [json.loads(line)["prediction"]["scores"]["yes"] for line in (run / "dev.jsonl").read_text().splitlines()]
-    again = [one["scores"]["yes"] for one in predict_examples(model, learner, examples)]
-    assert again == pytest.approx(said, abs=1e-5)
+    learner, config = learner_of(model), model.task_config()
+    examples = read_split(run, "dev", config)
+    lines = (run / "dev.jsonl").read_text().splitlines()
+    predicted = [json.loads(line)["prediction"]["scores"]["yes"] for line in lines]
+    again = [prediction["scores"]["yes"] for prediction in predict_examples(model, learner, examples)]
+    assert again == pytest.approx(predicted, abs=1e-5)
 
 
 def test_transformers_gives_the_same_outputs(tuned):
@@ -94,19 +95,19 @@ def test_transformers_gives_the_same_outputs(tuned):
         inputs = tokenizer(*line["texts"], return_tensors="pt")
         with torch.no_grad():
             chances = reference(input_ids=inputs["input_ids"]).logits.softmax(-1)[0]
-        said = {reference.config.id2label[number]: float(chance) for number, chance in enumerate(chances)}
-        assert said == pytest.approx(line["prediction"]["scores"], abs=1e-4)
+        predicted = {reference.config.id2label[index]: float(chance) for index, chance in enumerate(chances)}
+        assert predicted == pytest.approx(line["prediction"]["scores"], abs=1e-4)
 
 
 def test_the_lm_loss_has_half_the_weight(tuned):
-    """Row by row, place by place: the task's loss, and half the mean over all next tokens."""
+    """Computed row by row and token by token: the loss of the task, and half of the mean loss over all next tokens."""
     model = stemma.load(tuned[0])
     learner = learner_of(model)
     batch = learner.collate(model, learner.encode(PAIRS))
     with torch.no_grad():
         hidden = model.network(batch.streams)
         held_out = float(learner.loss(model.network, hidden, replace(batch, held_out=True))["task"])
-        whole = float(learner.loss(model.network, hidden, batch)["task"])
+        batch_loss = float(learner.loss(model.network, hidden, batch)["task"])
         parts = sum(float(learner.loss(model.network, model.network(piece.streams), piece)["task"])
                     for piece in batch.slices(2))
         guesses, tasks = [], []
@@ -118,8 +119,8 @@ def test_the_lm_loss_has_half_the_weight(tuned):
             answer = model.network.heads["task"](alone, torch.tensor([ids.shape[1]]))
             tasks.append(float(functional.cross_entropy(answer, torch.tensor([item.target]))))
     assert held_out == pytest.approx(np.mean(tasks), rel=1e-4)
-    assert whole == pytest.approx(np.mean(tasks) + 0.5 * np.mean(guesses), rel=1e-4)
-    assert parts == pytest.approx(whole, rel=1e-4)
+    assert batch_loss == pytest.approx(np.mean(tasks) + 0.5 * np.mean(guesses), rel=1e-4)
+    assert parts == pytest.approx(batch_loss, rel=1e-4)
     assert len(batch.token_targets[LM_TARGET].index) == len(guesses)
 
 
@@ -158,11 +159,11 @@ def test_which_data_sets_are_symmetric():
 def test_a_model_with_both_orders_is_saved_as_a_stemma_model(tmp_path, start):
     folder = tmp_path / "mrpc"
     folder.mkdir()
-    rows = [[row["label"] == "yes", number, number, row["text_a"], row["text_b"]]
-            for number, row in enumerate(toy_tasks.rows("pair", 48))]
-    for part, chosen in (("train", rows[:32]), ("dev", rows[32:])):
+    rows = [[row["label"] == "yes", index, index, row["text_a"], row["text_b"]]
+            for index, row in enumerate(toy_tasks.rows("pair", 48))]
+    for part, split_rows in (("train", rows[:32]), ("dev", rows[32:])):
         lines = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-                 *("\t".join(map(str, [int(row[0]), *row[1:]])) for row in chosen)]
+                 *("\t".join(map(str, [int(row[0]), *row[1:]])) for row in split_rows)]
         (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n")
     sets = {part: folder / f"{part}.tsv" for part in ("train", "dev")}
     finetune(TaskArguments("mrpc", sets), start, tmp_path / "run", epochs=1, changes=toy_tasks.FAST)
@@ -174,10 +175,10 @@ def test_a_model_with_both_orders_is_saved_as_a_stemma_model(tmp_path, start):
 def test_the_question_comes_before_the_delimiter(start):
     model = with_gpt_tokens(stemma.load(start))
     tokenizer = model.require_tokenizer()
-    card = TaskConfig("task", "choice", (), default_task_heads(model, "choice", 1, "task"), SINGLE_TEMPLATE,
+    config = TaskConfig("task", "choice", (), default_task_heads(model, "choice", 1, "task"), SINGLE_TEMPLATE,
                       PAIR_TEMPLATE, 40, (),
                 parse_task_options("choice", {"language": 0.5}))
-    learner = build_task_objective(card, input_encoder_for(card, tokenizer))
+    learner = build_task_objective(config, input_encoder_for(config, tokenizer))
     item = learner.encode([ChoiceExample("1", "a letter", "the old clerk", ("noon", "seven pages"), 1)])[0]
     halves = [tokenizer.decode(row.input_ids, skip_special=False).split("_delimiter_") for row in item.sequences]
     assert all("letter" in first and "clerk" in first for first, _ in halves)
@@ -187,7 +188,7 @@ def test_the_question_comes_before_the_delimiter(start):
 def test_which_models_use_the_gpt_format(start, tmp_path):
     gpt, bert = stemma.load(start), stemma.load(toy_tasks.save_model(tmp_path / "bert"))
     assert uses_gpt_format(gpt, "classify", None) and uses_gpt_format(gpt, "pair", "gpt")
-    assert not any(uses_gpt_format(*asked) for asked in ((gpt, "classify", "plain"), (gpt, "tag", None),
+    assert not any(uses_gpt_format(*arguments) for arguments in ((gpt, "classify", "plain"), (gpt, "tag", None),
                                                          (bert, "pair", None)))
     for model, kind, style, message in ((bert, "pair", "gpt", "has bidirectional attention"),
                                         (gpt, "tag", "gpt", "not for tag"),

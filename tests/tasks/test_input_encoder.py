@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import PAIR, SINGLE
+from small_corpora import PAIR, SINGLE
 
 from stemma.errors import UserError
 from stemma.schema.corpus import extend_template
@@ -21,7 +21,7 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 
 
 def cut_literally(first: int, second: int, room: int) -> tuple[int, int]:
-    """A token at a time from the end of the longer text; of equally long ones, of the second."""
+    """Remove one token at a time from the end of the longer text, and of the second if both are equally long."""
     while first + second > room:
         if first > second:
             first -= 1
@@ -31,9 +31,9 @@ def cut_literally(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def cut_many_literally(lengths: list[int], room: int) -> list[int]:
-    """A token at a time from the end of the longest text; of equally long ones, of the last."""
+    """Remove one token at a time from the end of the longest text, and of the last of equally long ones."""
     while sum(lengths) > room:
-        lengths[max(range(len(lengths)), key=lambda number: (lengths[number], number))] -= 1
+        lengths[max(range(len(lengths)), key=lambda index: (lengths[index], index))] -= 1
     return lengths
 
 
@@ -56,15 +56,15 @@ def test_any_number_of_texts_is_encoded_and_truncated(tokenizer):
     for _ in range(300):
         layout = InputEncoder(tokenizer, SINGLE, PAIR, rng.randint(13, 40), more)
         lengths = [rng.randint(0, 30) for _ in range(rng.randint(1, 4))]
-        kept = layout.truncate([range(length) for length in lengths])
-        assert list(map(len, kept)) == cut_many_literally(list(lengths), layout.text_capacity(len(lengths)))
+        truncated = layout.truncate([range(length) for length in lengths])
+        assert list(map(len, truncated)) == cut_many_literally(list(lengths), layout.text_capacity(len(lengths)))
     texts = ("the old clerk", "", "seven pages", "a leaf")
     layout = InputEncoder(tokenizer, SINGLE, PAIR, 40, more)
     row = layout.encode_examples([texts])[0]
     assert len(row.text_spans) == 4 and row.segment_ids.max() == 3
-    for number, ((first, count), text) in enumerate(zip(row.text_spans, texts, strict=True)):
+    for index, ((first, count), text) in enumerate(zip(row.text_spans, texts, strict=True)):
         assert row.input_ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
-        assert set(row.segment_ids[first:first + count].tolist()) <= {number}
+        assert set(row.segment_ids[first:first + count].tolist()) <= {index}
 
 
 def test_truncation_removes_one_token_at_a_time_from_the_longest(tokenizer):
@@ -72,9 +72,9 @@ def test_truncation_removes_one_token_at_a_time_from_the_longest(tokenizer):
     for _ in range(300):
         layout = InputEncoder(tokenizer, SINGLE, PAIR, rng.randint(11, 40))
         lengths = rng.randint(0, 50), rng.randint(0, 50)
-        kept = layout.truncate([range(length) for length in lengths])
-        assert tuple(map(len, kept)) == cut_literally(*lengths, layout.text_capacity(2))
-        assert all(list(part) == list(range(len(part))) for part in kept)  # the beginnings stay
+        truncated = layout.truncate([range(length) for length in lengths])
+        assert tuple(map(len, truncated)) == cut_literally(*lengths, layout.text_capacity(2))
+        assert all(list(part) == list(range(len(part))) for part in truncated)  # the beginnings stay
         assert layout.num_truncated == int(sum(lengths) > layout.text_capacity(2))
         assert len(layout.build_sequence([range(lengths[0])]).input_ids) == min(lengths[0], layout.text_capacity(1)) + 2
 
@@ -83,12 +83,12 @@ def test_truncation_removes_one_token_at_a_time_from_the_longest(tokenizer):
     (SINGLE, PAIR), ("A separator start:2", "A separator B:1 separator:1 start:2"),
     ("start A separator", "start A separator separator B separator")])
 def test_sequences_equal_those_of_the_tokenizers_template(tokenizer, single, pair):
-    layout, laid = InputEncoder(tokenizer, single, pair, 64), tokenizer.with_template(single, pair)
+    layout, templated = InputEncoder(tokenizer, single, pair, 64), tokenizer.with_template(single, pair)
     texts = [("the old clerk",), ("a young reader reads.", "the family tree"), ("", "one leaf"), ("seven pages", "")]
-    for row, given in zip(layout.encode_examples(texts), texts, strict=True):
-        expected = laid.encode(*given)
+    for row, example_texts in zip(layout.encode_examples(texts), texts, strict=True):
+        expected = templated.encode(*example_texts)
         assert row.input_ids.tolist() == expected.ids and row.segment_ids.tolist() == expected.type_ids
-        for (first, count), text in zip(row.text_spans, given, strict=True):
+        for (first, count), text in zip(row.text_spans, example_texts, strict=True):
             assert row.input_ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
 
 

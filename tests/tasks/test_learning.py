@@ -37,21 +37,21 @@ def test_every_kind_trains_and_saves(tmp_path, start, kind):
     assert result["validation_loss"] < result["unigram_loss"] and result["examples_per_second"] > 0
     assert result["metrics"]["test"]["examples"] == 20 and result["task"] == kind
     model = stemma.load(tmp_path / "run")
-    card = model.task_config()
-    assert card.kind == kind and card.metrics[0] == metric
-    learner = build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
+    config = model.task_config()
+    assert config.kind == kind and config.metrics[0] == metric
+    learner = build_task_objective(config, input_encoder_for(config, model.require_tokenizer()))
     for part in ("dev", "test"):
-        kept = [json.loads(line)["prediction"] for line in (tmp_path / "run" / f"{part}.jsonl").open()]
-        again = predict_examples(model, learner, read_split(tmp_path / "run", part, card))
-        assert_close(json.loads(json.dumps(again)), kept)  # batches need not be the same
+        stored = [json.loads(line)["prediction"] for line in (tmp_path / "run" / f"{part}.jsonl").open()]
+        again = predict_examples(model, learner, read_split(tmp_path / "run", part, config))
+        assert_close(json.loads(json.dumps(again)), stored)  # batches need not be the same
     resumed = command("resume", tmp_path / "run", "--json")
     assert resumed.code == 0 and resumed.json == json.loads((tmp_path / "run" / "result.json").read_text())
 
 
 def test_a_head_of_another_task_is_not_reused(tmp_path, start):
     two, three = (toy_tasks.rows("classify", 40, seed) for seed in (0, 1))
-    for number, row in enumerate(three):
-        row["label"] = "abc"[number % 3]
+    for index, row in enumerate(three):
+        row["label"] = "abc"[index % 3]
     files = [{part: toy_tasks.write_rows(tmp_path / f"{name}-{part}.jsonl", rows) for part in ("train", "dev")}
              for name, rows in (("two", two), ("three", three))]
     finetune(TaskArguments("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES, seed=SEED)
@@ -73,8 +73,8 @@ def test_no_answer_is_learned(tmp_path, start):
     finetune(TaskArguments("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES, seed=SEED)
     model = stemma.load(tmp_path / "run")
     assert model.task_config().values.silence and 0 < model.task_config().values.threshold < 1
-    kept = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").open()]
-    quiet = [line["impossible"] for line in kept if line["prediction"]["answer"] == ""]
+    stored = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").open()]
+    quiet = [line["impossible"] for line in stored if line["prediction"]["answer"] == ""]
     assert len(quiet) >= 5 and sum(quiet) / len(quiet) > 0.7
 
 
@@ -109,32 +109,32 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_examples_are_reported_before_training(tmp_path, start, name):
-    kind, train, dev, said = BAD[name]
+    kind, train, dev, expected = BAD[name]
     files = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", rows or toy_tasks.rows(kind, 30))
              for part, rows in (("train", train), ("dev", dev))}
     with pytest.raises(UserError) as error:
         finetune(TaskArguments(kind, files), start, tmp_path / "run", steps=1)
-    assert said in str(error.value)
+    assert expected in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("kind", "metrics", "said"), [
+@pytest.mark.parametrize(("kind", "metrics", "expected"), [
     ("classify", ("f1",), "f1 is that of one class"), ("classify", ("bleu",), "no such metric"),
     ("tag", ("f1",), "mark no entities")])
-def test_an_unsuitable_metric_is_reported_before_training(tmp_path, start, kind, metrics, said):
+def test_an_unsuitable_metric_is_reported_before_training(tmp_path, start, kind, metrics, expected):
     rows = toy_tasks.rows(kind, 30)
-    for number, row in enumerate(rows):
-        row |= {"label": "abc"[number % 3]} if kind == "classify" else {"tags": [word[:1] for word in row["words"]]}
+    for index, row in enumerate(rows):
+        row |= {"label": "abc"[index % 3]} if kind == "classify" else {"tags": [word[:1] for word in row["words"]]}
     file = toy_tasks.write_rows(tmp_path / "data.jsonl", rows)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=expected):
         finetune(TaskArguments(kind, {"train": file, "dev": file}, metrics=metrics), start, tmp_path / "run", steps=1)
     assert not (tmp_path / "run").exists()
 
 
 def test_unanswerable_questions_are_rejected_by_squad_1(tmp_path, start):
     def squad(*answers: str) -> str:
-        questions = [{"id": str(number), "question": "what?", "answers": [{"text": answer, "answer_start": 0}]
-                      if answer else [], "is_impossible": not answer} for number, answer in enumerate(answers)]
+        questions = [{"id": str(index), "question": "what?", "answers": [{"text": answer, "answer_start": 0}]
+                      if answer else [], "is_impossible": not answer} for index, answer in enumerate(answers)]
         return json.dumps({"data": [{"paragraphs": [{"context": "the old clerk reads", "qas": questions}]}]})
 
     for name, answers in (("train", ["the old"] * 3), ("dev", ["the", ""])):

@@ -19,17 +19,17 @@ GUESSES = ["red", "blue", "blue", "green", "red", "green"]
 
 
 def test_two_classes_by_hand():
-    found = compute_scores("pair", ("accuracy", "f1", "macro_f1", "micro_f1", "matthews"), GOLD, SAID)
-    assert list(found) == ["accuracy", "f1", "macro_f1", "micro_f1", "matthews"]
-    assert found["accuracy"] == found["micro_f1"] == pytest.approx(0.7)
-    assert found["f1"] == pytest.approx(2 * 3 / (2 * 3 + 2 + 1))
-    assert found["macro_f1"] == pytest.approx((6 / 9 + 8 / 11) / 2)
-    assert found["matthews"] == pytest.approx((3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5))
+    scores = compute_scores("pair", ("accuracy", "f1", "macro_f1", "micro_f1", "matthews"), GOLD, SAID)
+    assert list(scores) == ["accuracy", "f1", "macro_f1", "micro_f1", "matthews"]
+    assert scores["accuracy"] == scores["micro_f1"] == pytest.approx(0.7)
+    assert scores["f1"] == pytest.approx(2 * 3 / (2 * 3 + 2 + 1))
+    assert scores["macro_f1"] == pytest.approx((6 / 9 + 8 / 11) / 2)
+    assert scores["matthews"] == pytest.approx((3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5))
 
 
 def test_which_class_is_positive():
-    gold, said = ["no", "yes", "yes"], ["no", "no", "yes"]
-    assert compute_scores("classify", ("f1",), gold, said)["f1"] == pytest.approx(2 / 3)  # the last label, "yes"
+    gold, predicted = ["no", "yes", "yes"], ["no", "no", "yes"]
+    assert compute_scores("classify", ("f1",), gold, predicted)["f1"] == pytest.approx(2 / 3)  # the last label, "yes"
     assert compute_scores("classify", ("f1",), gold, ["no", "no", "no"],
                           labels=["yes", "no"])["f1"] == pytest.approx(1 / 2)
     assert compute_scores("classify", ("f1",), gold, ["no", "no", "no"], positive="yes")["f1"] == 0
@@ -51,8 +51,8 @@ def test_many_classes():
 
 
 def test_a_constant_prediction():
-    found = compute_scores("classify", ("matthews", "f1"), GOLD, ["0"] * 10)
-    assert found == {"matthews": 0, "f1": 0}
+    scores = compute_scores("classify", ("matthews", "f1"), GOLD, ["0"] * 10)
+    assert scores == {"matthews": 0, "f1": 0}
 
 
 def test_multiple_choice_labels_are_indices():
@@ -63,13 +63,13 @@ def test_confusion():
     assert confusion(GOLD, SAID) == {"labels": ["0", "1"], "counts": [[4, 2], [1, 3]]}
     assert confusion(["10", "9"], ["9", "9"])["labels"] == ["9", "10"]  # numbers in their order
     # an order of one's own, a class that nobody met, and a prediction outside of it, which is not lost
-    found = confusion(COLOURS, ["pink", *GUESSES[1:]], ["red", "green", "blue", "grey"])
-    assert found["labels"] == ["red", "green", "blue", "grey", "pink"]
-    assert found["counts"][0] == [0, 0, 1, 0, 1] and sum(map(sum, found["counts"])) == 6
+    scores = confusion(COLOURS, ["pink", *GUESSES[1:]], ["red", "green", "blue", "grey"])
+    assert scores["labels"] == ["red", "green", "blue", "grey", "pink"]
+    assert scores["counts"][0] == [0, 0, 1, 0, 1] and sum(map(sum, scores["counts"])) == 6
 
 
 class Cells:
-    """Stands for a random generator whose multinomial draws are given."""
+    """A random generator that returns the given multinomial samples."""
 
     def __init__(self, drawn: np.ndarray):
         self.drawn = drawn
@@ -86,13 +86,14 @@ def test_each_bootstrap_round_is_scikit_learns_score_of_its_sample(name):
     tables = np.array([[[1, 0, 1], [1, 2, 0], [0, 0, 1]], [[0, 3, 0], [0, 1, 0], [1, 1, 0]],
                        [[6, 0, 0], [0, 0, 0], [0, 0, 0]], [[2, 1, 0], [2, 1, 0], [0, 0, 0]]])
     metric = metrics_for("classify")[name]
-    found = metric.bootstrap(case, Cells(tables.reshape(4, 9)), 4)
-    for table, value in zip(tables, found, strict=True):
+    scores = metric.bootstrap(case, Cells(tables.reshape(4, 9)), 4)
+    for table, value in zip(tables, scores, strict=True):
         pairs = [(case.labels[row], case.labels[column])
                  for row in range(3) for column in range(3) for _ in range(table[row, column])]
-        gold, said = zip(*pairs, strict=True)
-        assert value == pytest.approx(metric.compute(metric_inputs(gold, said, labels=case.labels, positive="red")))
-    assert found[0] == pytest.approx(metric.compute(case))
+        gold, predicted = zip(*pairs, strict=True)
+        inputs = metric_inputs(gold, predicted, labels=case.labels, positive="red")
+        assert value == pytest.approx(metric.compute(inputs))
+    assert scores[0] == pytest.approx(metric.compute(case))
 
 
 def test_an_unknown_positive_class_is_rejected():

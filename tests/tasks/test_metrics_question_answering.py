@@ -1,4 +1,4 @@
-"""Answers to questions, each data set by the rules of its official script; all expected numbers are worked out by hand.
+"""Scores of answers by the official script of each data set; all expected values are computed by hand.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from stemma.tasks.metrics import compute_scores, squad2_summary
 from stemma.tasks.metrics.question_answering import cjrc, cmrc, detect_answer_matching, squad, squad2
 
 
-@pytest.mark.parametrize(("said", "right", "expected"), [
+@pytest.mark.parametrize(("predicted", "right", "expected"), [
     ("The  Red, House!", ["red house"], (1, 1)),                       # case, article, punctuation, white space
     ("a red house", ["red house of cards"], (0, 2 * 2 / (2 + 4))),
     ("cat cat dog", ["cat dog dog"], (0, 2 / 3)),                      # a word counts as often as both have it
@@ -19,9 +19,9 @@ from stemma.tasks.metrics.question_answering import cjrc, cmrc, detect_answer_ma
     ("well-known", ["wellknown"], (1, 1)),                             # punctuation leaves no gap
     ("“red”", ["red"], (0, 0)),                                        # only ASCII punctuation is dropped
     ("", ["red"], (0, 0))])
-def test_squad(said, right, expected):
-    assert squad(said, right) == pytest.approx(expected)
-    assert squad2(said, right) == pytest.approx(expected)
+def test_squad(predicted, right, expected):
+    assert squad(predicted, right) == pytest.approx(expected)
+    assert squad2(predicted, right) == pytest.approx(expected)
 
 
 def test_squad_and_squad2_differ_on_empty_answers():
@@ -46,26 +46,26 @@ def test_squad2_summary():
 
 
 def test_best_threshold():
-    """Silence is worth 2 of 4. By no-answer score: the cat (+1), the dog (-1), red (+2/3, exact 0), silence (0)."""
-    found = squad2_summary(GOLD, SAID, no_answer=[0.5, 0.1, 0.9, 0.2])
-    assert found["best_exact"] == 75 and found["best_exact_thresh"] == 0.1
-    assert found["best_f1"] == 75 and found["best_f1_thresh"] == 0.1
+    """No answers score 2 of 4. By no-answer score: the cat (+1), the dog (-1), red (+2/3, exact 0), no answer (0)."""
+    scores = squad2_summary(GOLD, SAID, no_answer=[0.5, 0.1, 0.9, 0.2])
+    assert scores["best_exact"] == 75 and scores["best_exact_thresh"] == 0.1
+    assert scores["best_f1"] == 75 and scores["best_f1_thresh"] == 0.1
     # red before the dog: F1 goes on to rise, exact match does not
-    found = squad2_summary(GOLD, SAID, no_answer=[0.15, 0.1, 0.9, 0.2])
-    assert found["best_f1"] == pytest.approx(100 * (2 + 1 + 2 / 3) / 4) and found["best_f1_thresh"] == 0.15
-    assert found["best_exact"] == 75 and found["best_exact_thresh"] == 0.1
+    scores = squad2_summary(GOLD, SAID, no_answer=[0.15, 0.1, 0.9, 0.2])
+    assert scores["best_f1"] == pytest.approx(100 * (2 + 1 + 2 / 3) / 4) and scores["best_f1_thresh"] == 0.15
+    assert scores["best_exact"] == 75 and scores["best_exact_thresh"] == 0.1
     # silence of its own accord costs nothing, however sure it was to have an answer
     assert squad2_summary([[], ["red"]], ["", "red"], no_answer=[0.1, 0.2])["best_f1"] == 100
     # nothing is worth saying: 0, where probabilities above it are all silenced
-    found = squad2_summary([["red"], []], ["blue", "dog"], no_answer=[0.3, 0.2])
-    assert found["best_f1"] == 50 and found["best_f1_thresh"] == 0
+    scores = squad2_summary([["red"], []], ["blue", "dog"], no_answer=[0.3, 0.2])
+    assert scores["best_f1"] == 50 and scores["best_f1_thresh"] == 0
 
 
 def test_ties_in_no_answer_probability_keep_their_order():
-    """A quirk of the official script: the best may lie between two questions that no threshold can part."""
-    gold, said = [["red"], []], ["red", "dog"]
-    assert squad2_summary(gold, said, no_answer=[0.4, 0.4])["best_exact"] == 100
-    assert squad2_summary(gold[::-1], said[::-1], no_answer=[0.4, 0.4])["best_exact"] == 50
+    """As in the official script, the best may be between two questions of equal score, which no threshold separates."""
+    gold, predicted = [["red"], []], ["red", "dog"]
+    assert squad2_summary(gold, predicted, no_answer=[0.4, 0.4])["best_exact"] == 100
+    assert squad2_summary(gold[::-1], predicted[::-1], no_answer=[0.4, 0.4])["best_exact"] == 50
 
 
 def test_above_the_threshold_no_answer_is_predicted():
@@ -78,7 +78,7 @@ def test_above_the_threshold_no_answer_is_predicted():
     assert squad2_summary(GOLD, SAID, no_answer=sure, threshold=0.0)["best_f1"] == 75
 
 
-@pytest.mark.parametrize(("said", "right", "expected"), [
+@pytest.mark.parametrize(("predicted", "right", "expected"), [
     ("《红楼梦》", ["红楼梦"], (1, 1)),                               # its own list of punctuation
     ("北京大学", ["北京的大学"], (0, 2 * 2 / (4 + 5))),               # the longest shared run, no more
     ("北京大学", ["北京小学"], (0, 2 * 2 / (4 + 4))),                 # a run ends where they differ
@@ -91,11 +91,11 @@ def test_above_the_threshold_no_answer_is_predicted():
     ("上海", ["北京"], (0, 0)),
     ("", ["北京"], (0, 0)),
     ("", [], (1, 1)), ("北京", [], (0, 0))])
-def test_cmrc(said, right, expected):
-    assert cmrc(said, right) == pytest.approx(expected)
+def test_cmrc(predicted, right, expected):
+    assert cmrc(predicted, right) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("said", "right", "expected"), [
+@pytest.mark.parametrize(("predicted", "right", "expected"), [
     ("被告人，张某", ["被告人张某"], (1, 1)),
     ("张某被告", ["被告张三"], (0, 2 * 3 / (4 + 4))),                 # characters in any order
     ("YES", ["yes"], (1, 1)),
@@ -103,8 +103,8 @@ def test_cmrc(said, right, expected):
     ("张某", ["张某", "李四"], (0.5, 0.5)),                           # half the time the right one is left out
     ("张某", ["张某", "张三"], (0.5, (0.5 + 1) / 2)),
     ("", [], (1, 1)), ("张某", [], (0, 0))])
-def test_cjrc(said, right, expected):
-    assert cjrc(said, right) == pytest.approx(expected)
+def test_cjrc(predicted, right, expected):
+    assert cjrc(predicted, right) == pytest.approx(expected)
 
 
 def test_answer_matching_is_detected_from_the_answers():

@@ -13,14 +13,14 @@ NAMES = ("map", "mrr", "precision_at_1")
 def test_by_hand():
     # query a: relevant at places 1 and 3; query b: at 2; its candidates stand among each other's in the file
     groups = ["a", "b", "a", "b", "a"]
-    found = compute_scores("rank", NAMES, ["1", "0", "0", "1", "1"], [0.9, 0.8, 0.5, 0.7, 0.1], groups=groups)
-    assert found["map"] == pytest.approx(((1 / 1 + 2 / 3) / 2 + 1 / 2) / 2)
-    assert found["mrr"] == pytest.approx((1 + 1 / 2) / 2) and found["precision_at_1"] == 0.5
+    scores = compute_scores("rank", NAMES, ["1", "0", "0", "1", "1"], [0.9, 0.8, 0.5, 0.7, 0.1], groups=groups)
+    assert scores["map"] == pytest.approx(((1 / 1 + 2 / 3) / 2 + 1 / 2) / 2)
+    assert scores["mrr"] == pytest.approx((1 + 1 / 2) / 2) and scores["precision_at_1"] == 0.5
 
 
 def test_a_query_without_a_relevant_candidate_counts_as_zero():
-    found = compute_scores("rank", NAMES, [1, 0, 0, 0], [2.0, 1.0, 2.0, 1.0], groups=["a", "a", "b", "b"])
-    assert found == {"map": 0.5, "mrr": 0.5, "precision_at_1": 0.5}
+    scores = compute_scores("rank", NAMES, [1, 0, 0, 0], [2.0, 1.0, 2.0, 1.0], groups=["a", "a", "b", "b"])
+    assert scores == {"map": 0.5, "mrr": 0.5, "precision_at_1": 0.5}
 
 
 def test_a_grade_of_one_or_more_is_relevant():

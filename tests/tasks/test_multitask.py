@@ -54,11 +54,12 @@ def test_every_task_kind_in_one_model(toy, tmp_path):
     assert result["task"] == "multitask" and "finetuned" not in result
 
     model = load(tmp_path / "run")
-    assert {name: card.kind for name, card in model.task_configs.items()} == tasks
+    assert {name: config.kind for name, config in model.task_configs.items()} == tasks
     assert model.network.head_specs["san"] == SanHead(2)
-    for name, card in model.task_configs.items():
-        held = read_split(tmp_path / "run", "dev", card)
-        learner = build_task_objective(card, InputEncoder(model.tokenizer, card.single, card.pair, card.longest))
+    for name, config in model.task_configs.items():
+        held = read_split(tmp_path / "run", "dev", config)
+        encoder = InputEncoder(model.tokenizer, config.single, config.pair, config.longest)
+        learner = build_task_objective(config, encoder)
         lines = (tmp_path / "run" / f"dev-{name}.jsonl").read_text().splitlines()
         for said, line in zip(predict_examples(model, learner, held), lines, strict=True):
             assert said.keys() == json.loads(line)["prediction"].keys()
@@ -142,9 +143,9 @@ def test_problems_of_several_tasks_are_reported_together(toy, tmp_path):
     plan.write_text(text.replace('train = "pair-train.jsonl"', 'train = "classify-train.jsonl"'))
     with pytest.raises(UserError) as caught:
         multitask(plan, toy / "bert", tmp_path / "run")
-    told = str(caught.value)
-    assert "tasks.second" in told and "text_a" in told and "tasks.third" in told and "perhaps" in told
-    assert "tasks.first" not in told and not (tmp_path / "run").exists()
+    message = str(caught.value)
+    assert "tasks.second" in message and "text_a" in message and "tasks.third" in message and "perhaps" in message
+    assert "tasks.first" not in message and not (tmp_path / "run").exists()
 
 
 # --- the head that reads two texts apart ------------------------------------------------------------------------------
@@ -152,27 +153,27 @@ def test_problems_of_several_tasks_are_reported_together(toy, tmp_path):
 
 @pytest.fixture
 def pair(toy, tmp_path) -> tuple[SanPairObjective, Network, list]:
-    """A learner with a SAN head, its network, and items, without any dropout."""
+    """A task objective with a SAN head, its network and encoded examples, without dropout."""
     multitask(plan_of(toy, {"san": "pair"}, san='head = "san"\nweight = 3.0\ndropout = 0.0\nsteps = 2'), toy / "bert",
               tmp_path / "run", steps=1)
     model = load(tmp_path / "run")
-    card = model.task_configs["san"]
+    config = model.task_configs["san"]
     assert model.network.head_specs["san"] == SanHead(2, steps=2, dropout=0.0)
-    learner = build_task_objective(card, InputEncoder(model.tokenizer, card.single, card.pair, card.longest))
+    learner = build_task_objective(config, InputEncoder(model.tokenizer, config.single, config.pair, config.longest))
     assert isinstance(learner, SanPairObjective) and learner.weight == 3.0
-    return learner, model, learner.encode(read_split(tmp_path / "run", "dev", card)[:6])
+    return learner, model, learner.encode(read_split(tmp_path / "run", "dev", config)[:6])
 
 
 def test_a_batch_in_slices_has_the_loss_of_the_whole(pair):
     learner, model, items = pair
-    whole = learner.collate(model, items)
+    full_batch = learner.collate(model, items)
 
     def loss(batch) -> torch.Tensor:
         return learner.loss(model.network, model.network(batch.streams), batch)["san"]
 
-    parts = [loss(batch) for batch in whole.slices(2)]
+    parts = [loss(batch) for batch in full_batch.slices(2)]
     assert len(parts) == 3
-    torch.testing.assert_close(sum(parts), loss(whole), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(sum(parts), loss(full_batch), atol=1e-6, rtol=1e-5)
 
 
 @torch.inference_mode()

@@ -59,7 +59,7 @@ def test_paths_are_relative_to_the_plan(tmp_path):
 
 
 def test_all_problems_are_reported_together(tmp_path):
-    found = problems_of(tmp_path, """
+    problems = problems_of(tmp_path, """
 epoch = 2
 [training]
 learning_rat = 1e-3
@@ -89,18 +89,18 @@ train = "a.tsv"
 dev = "a.tsv"
 weight = -1.0
 """)
-    assert found["epoch = 2"] == 'no such key. Did you mean "epochs"?'
-    assert found["training.batch_size = 0"] == "must be 1 or more"
-    assert 'Did you mean "training.learning_rate"' in found["training.learning_rat = 0.001"]
-    assert found["tasks.first.trian = a.tsv"] == 'no such key. Did you mean "train"?'
-    assert found["tasks.first.train = missing.tsv"] == f"there is no file {tmp_path}/missing.tsv"
-    assert found["tasks.second.train = gone.tsv"] == f"there is no file {tmp_path}/gone.tsv"
-    assert found["tasks.second.dev = gone.tsv"] == f"there is no file {tmp_path}/gone.tsv"
-    assert 'Did you mean "sst2"' in found["tasks.second.dataset = sst3"]
-    assert "this task is of kind classify" in found["tasks.third.head = san"]
-    assert "pearson" in found["tasks.third.metric"]
-    assert found["tasks.fourth"].startswith("neither is given")
-    assert found["tasks.fifth.weight = -1.0"] == "must be greater than 0"
+    assert problems["epoch = 2"] == 'no such key. Did you mean "epochs"?'
+    assert problems["training.batch_size = 0"] == "must be 1 or more"
+    assert 'Did you mean "training.learning_rate"' in problems["training.learning_rat = 0.001"]
+    assert problems["tasks.first.trian = a.tsv"] == 'no such key. Did you mean "train"?'
+    assert problems["tasks.first.train = missing.tsv"] == f"there is no file {tmp_path}/missing.tsv"
+    assert problems["tasks.second.train = gone.tsv"] == f"there is no file {tmp_path}/gone.tsv"
+    assert problems["tasks.second.dev = gone.tsv"] == f"there is no file {tmp_path}/gone.tsv"
+    assert 'Did you mean "sst2"' in problems["tasks.second.dataset = sst3"]
+    assert "this task is of kind classify" in problems["tasks.third.head = san"]
+    assert "pearson" in problems["tasks.third.metric"]
+    assert problems["tasks.fourth"].startswith("neither is given")
+    assert problems["tasks.fifth.weight = -1.0"] == "must be greater than 0"
 
 
 @pytest.mark.parametrize(("keys", "where", "what"), [
@@ -114,16 +114,16 @@ weight = -1.0
     ('kind = "pair"\ncolumns = {text_a = 3}', "tasks.one.columns.text_a = 3", "must be text"),
 ])
 def test_conflicting_keys_are_rejected(tmp_path, keys, where, what):
-    found = problems_of(tmp_path, f'[tasks.one]\ntrain = "a.tsv"\ndev = "a.tsv"\n{keys}\n')
-    assert what in found[where]
+    problems = problems_of(tmp_path, f'[tasks.one]\ntrain = "a.tsv"\ndev = "a.tsv"\n{keys}\n')
+    assert what in problems[where]
 
 
 @pytest.mark.parametrize(("name", "what"), [('"a b"', "letters, digits"), ('"a.b"', "letters, digits"),
                                             ("pooler", "uses this name"), ("vocabulary", "uses this name"),
                                             ("items", "uses this name"), ("training", "uses this name")])
 def test_reserved_head_names_are_rejected(tmp_path, name, what):
-    found = problems_of(tmp_path, f'[tasks.{name}]\nkind = "pair"\ntrain = "a.tsv"\ndev = "a.tsv"\n')
-    assert what in "".join(found.values())
+    problems = problems_of(tmp_path, f'[tasks.{name}]\nkind = "pair"\ntrain = "a.tsv"\ndev = "a.tsv"\n')
+    assert what in "".join(problems.values())
 
 
 def test_empty_duplicate_and_invalid_plans_are_rejected(tmp_path):
@@ -143,6 +143,6 @@ def test_qnli_can_be_read_as_a_ranking(tmp_path):
     """arXiv:1901.11504, section 4: which of a question's sentences has the answer."""
     file = tmp_path / "dev.tsv"
     file.write_text("index\tquestion\tsentence\tlabel\n0\tq\ta\tentailment\n1\tq\tb\tnot_entailment\n")
-    found = read_examples("qnli-rank", file)
-    assert [(example.texts, example.label, example.group) for example in found] == \
+    problems = read_examples("qnli-rank", file)
+    assert [(example.texts, example.label, example.group) for example in problems] == \
            [(("q", "a"), "1", "q"), (("q", "b"), "0", "q")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import small_text
-from staged import SMALL, examples
+from toy_pipeline import SMALL, examples
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.subset import train_validation_split
@@ -30,64 +30,66 @@ from stemma.training.pretrain import pretrain
 from stemma.training.run_folder import TextReadingOptions
 from stemma.training.run_graph import RunArchive
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- archive ----------------------------------------------------------------------------------------------------------
 
 
-def made(run, place, content):
-    (run / place).mkdir(parents=True, exist_ok=True)
-    (run / place / "content").write_text(content)
+def write_content(run, folder, content):
+    (run / folder).mkdir(parents=True, exist_ok=True)
+    (run / folder / "content").write_text(content)
 
 
-def content(run, place):
-    file = run / place / "content"
+def read_content(run, folder):
+    file = run / folder / "content"
     return file.read_text() if file.is_file() else None
 
 
 def test_a_changed_run_is_archived_and_restored(tmp_path):
-    one = {"stages/a": "1" * 64, "stages/b": "2" * 64, "stages/b/blended": "3" * 64}
-    assert set(RunArchive(tmp_path, "").reconcile(one, []).values()) == {"new"}
-    for place, number in one.items():
-        made(tmp_path, place, number[0])
-    two = {"stages/a": "1" * 64, "stages/b": "4" * 64, "stages/b/blended": "5" * 64}
-    assert RunArchive(tmp_path, "").reconcile(two, []) == {"stages/a": "kept", "stages/b": "changed",
+    before = {"stages/a": "1" * 64, "stages/b": "2" * 64, "stages/b/blended": "3" * 64}
+    assert set(RunArchive(tmp_path, "").reconcile(before, []).values()) == {"new"}
+    for folder, digest in before.items():
+        write_content(tmp_path, folder, digest[0])
+    after = {"stages/a": "1" * 64, "stages/b": "4" * 64, "stages/b/blended": "5" * 64}
+    assert RunArchive(tmp_path, "").reconcile(after, []) == {"stages/a": "kept", "stages/b": "changed",
                                                     "stages/b/blended": "changed"}
-    assert content(tmp_path, "stages/a") == "1" and not (tmp_path / "stages/b").exists()
-    made(tmp_path, "stages/b", "4")
-    assert set(RunArchive(tmp_path, "").reconcile(one, []).values()) == {"kept"}
-    assert [content(tmp_path, place) for place in one] == ["1", "2", "3"]
-    assert set(RunArchive(tmp_path, "").reconcile(two, [])) == set(two) and content(tmp_path, "stages/b") == "4"
-    assert RunArchive(tmp_path, "").digests() == two
+    assert read_content(tmp_path, "stages/a") == "1" and not (tmp_path / "stages/b").exists()
+    write_content(tmp_path, "stages/b", "4")
+    assert set(RunArchive(tmp_path, "").reconcile(before, []).values()) == {"kept"}
+    assert [read_content(tmp_path, folder) for folder in before] == ["1", "2", "3"]
+    assert set(RunArchive(tmp_path, "").reconcile(after, [])) == set(after)
+    assert read_content(tmp_path, "stages/b") == "4"
+    assert RunArchive(tmp_path, "").digests() == after
 
 
 def test_a_changed_interpolation_keeps_the_run(tmp_path):
     RunArchive(tmp_path, "").reconcile({"stages/b": "2" * 64, "stages/b/blended": "3" * 64}, [])
-    made(tmp_path, "stages/b", "2")
-    made(tmp_path, "stages/b/blended", "3")
-    told = RunArchive(tmp_path, "").reconcile({"stages/b": "2" * 64, "stages/b/blended": "6" * 64}, [])
-    assert told == {"stages/b": "kept", "stages/b/blended": "changed"} and content(tmp_path, "stages/b") == "2"
+    write_content(tmp_path, "stages/b", "2")
+    write_content(tmp_path, "stages/b/blended", "3")
+    states = RunArchive(tmp_path, "").reconcile({"stages/b": "2" * 64, "stages/b/blended": "6" * 64}, [])
+    assert states == {"stages/b": "kept", "stages/b/blended": "changed"} and read_content(tmp_path, "stages/b") == "2"
     assert not (tmp_path / "stages/b/blended").exists()
 
 
 def test_a_kill_during_archiving_leaves_no_run_under_a_wrong_digest(tmp_path, monkeypatch):
-    one, two = {"stages/a": "1" * 64}, {"stages/a": "2" * 64}
-    RunArchive(tmp_path, "").reconcile(one, [])
-    made(tmp_path, "stages/a", "1")
+    before, after = {"stages/a": "1" * 64}, {"stages/a": "2" * 64}
+    RunArchive(tmp_path, "").reconcile(before, [])
+    write_content(tmp_path, "stages/a", "1")
 
     def killed(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("stemma.training.run_graph.write_object", killed)  # after the old one has left
-        RunArchive(tmp_path, "").reconcile(two, [])
-    assert RunArchive(tmp_path, "").reconcile(two, []) == {"stages/a": "changed"} and content(tmp_path,
+        RunArchive(tmp_path, "").reconcile(after, [])
+    assert RunArchive(tmp_path, "").reconcile(after, []) == {"stages/a": "changed"} and read_content(tmp_path,
                                                                                               "stages/a") is None
-    assert RunArchive(tmp_path, "").reconcile(one, []) == {"stages/a": "kept"} and content(tmp_path, "stages/a") == "1"
+    assert RunArchive(tmp_path, "").reconcile(before, []) == {"stages/a": "kept"}
+    assert read_content(tmp_path, "stages/a") == "1"
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def test_examples_as_documents():
+def test_example_documents_contain_each_text_once():
     question = QuestionExample("x", "1", "A long paragraph.", "Why?", (), True)
     other = QuestionExample("x", "2", "A long paragraph.", "Who?", (), True)
     tagged = TaggedExample("x", ("an", "old", "tree"), ("O", "O", "O"))
@@ -125,7 +127,7 @@ def test_replay_never_samples_held_out_text(corpus_folder, share):
 
 
 def test_replay_of_one_long_document_ends_where_its_held_out_part_begins(tmp_path, tokenizer_folder):
-    from making import corpus_of
+    from small_corpora import corpus_of
 
     sentences = [f"{line}" for line in small_text(1, 80, seed=5).strip().split("\n")]
     corpus = corpus_of(tmp_path, [sentences], tokenizer_folder)
@@ -143,20 +145,23 @@ def test_contamination_equals_counting_by_hand():
     n = 5
     text = small_text(30, seed=7)
     documents = text.strip().split("\n\n")
-    known = {tuple(found[at:at + n]) for found in map(normalized_words, documents) for at in range(len(found) - n + 1)}
-    made = [TextExample(f"line {number}", (one,), "x") for number, (one, _) in enumerate(examples(40, 1))]
-    made.append(TextExample("short", ("too short",), "x"))
+    training_grams = {tuple(words[at:at + n]) for words in map(normalized_words, documents)
+                      for at in range(len(words) - n + 1)}
+    task_examples = [TextExample(f"line {index}", (sentence,), "x")
+                     for index, (sentence, _) in enumerate(examples(40, 1))]
+    task_examples.append(TextExample("short", ("too short",), "x"))
     rows = contamination({"general": lambda: iter(enumerate(documents)), "none": lambda: iter(())},
-                         {"dev": made, "test": []}, n)
-    grams = [[tuple(found[at:at + n]) for at in range(len(found) - n + 1)] for found in
-             (normalized_words(example_texts(one)[0]) for one in made)]
-    hits = [sum(gram in known for gram in some) for some in grams]
+                         {"dev": task_examples, "test": []}, n)
+    grams = [[tuple(words[at:at + n]) for at in range(len(words) - n + 1)] for words in
+             (normalized_words(example_texts(example)[0]) for example in task_examples)]
+    hits = [sum(gram in training_grams for gram in example_grams) for example_grams in grams]
     assert [row["text"] for row in rows] == ["general", "none"] and rows[1]["share"] == rows[1]["read"] == 0
     assert rows[0]["share"] == pytest.approx(sum(hits) / sum(map(len, grams))) and 0 < rows[0]["share"] < 1
-    counted = sum(bool(some) and hit >= len(some) / 2 for hit, some in zip(hits, grams, strict=True))
+    counted = sum(bool(example_grams) and hit >= len(example_grams) / 2
+                  for hit, example_grams in zip(hits, grams, strict=True))
     assert rows[0]["read"] == counted > 0
     assert rows[0]["too_short"] == 1 and rows[0]["examples"] == 41
-    best = max(hit / max(1, len(some)) for hit, some in zip(hits, grams, strict=True))
+    best = max(hit / max(1, len(example_grams)) for hit, example_grams in zip(hits, grams, strict=True))
     assert rows[0]["worst"][0]["share"] == pytest.approx(best)
 
 
@@ -194,9 +199,10 @@ def test_weights_are_interpolated_linearly():
     start = {"body": torch.tensor([0.0, 4.0]), "gone": torch.ones(1), "grown": torch.zeros(2)}
     end = {"body": torch.tensor([2.0, 0.0]), "new": torch.tensor([5.0]), "grown": torch.ones(3),
            "count": torch.tensor(3)}
-    found = interpolate_weights(start, end, 0.25)
-    assert set(found) == set(end) and found["body"].tolist() == [0.5, 3.0]
-    assert found["new"].tolist() == [5.0] and found["grown"].tolist() == [1.0] * 3 and found["count"] == 3
+    interpolated = interpolate_weights(start, end, 0.25)
+    assert set(interpolated) == set(end) and interpolated["body"].tolist() == [0.5, 3.0]
+    assert interpolated["new"].tolist() == [5.0] and interpolated["grown"].tolist() == [1.0] * 3
+    assert interpolated["count"] == 3
     assert torch.equal(interpolate_weights(start, end, 1.0)["body"], end["body"])
     assert torch.equal(interpolate_weights(start, end, 0.0)["body"], start["body"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from staged import four_stages, write_data, write_plan
+from toy_pipeline import four_stages, write_data, write_plan
 
 from stemma.errors import UserError
 from stemma.tasks.pipeline.provenance import StageDigests
@@ -65,17 +65,17 @@ def test_all_problems_are_reported_together(folder):
     stages["task"] |= {"texts_of": "domain", "train": "train.tsv"}
     stages["finetune"] |= {"task": "clasify", "dev": "gone.tsv", "replay": 0.1}
     del stages["finetune"]["train"]
-    found = problems(folder, stages, seedz=3)
-    assert 'Did you mean "seed"' in found["seedz = 3"] or 'Did you mean "seeds"' in found["seedz = 3"]
-    assert 'no such key. Did you mean "steps"' in found["stages.domain.stepz = 3"]
-    assert "must lie between 0 and 1" in found["stages.domain.replay = 1.5"]
-    assert "does not belong in a stage that learns a task" in found["stages.task.texts_of"]
-    assert {f"stages.finetune.{key}" for key in ("train", "dev", "task", "replay")} <= set(found)
-    assert 'Did you mean "classify"' in found["stages.finetune.task"]
+    result = problems(folder, stages, seedz=3)
+    assert 'Did you mean "seed"' in result["seedz = 3"] or 'Did you mean "seeds"' in result["seedz = 3"]
+    assert 'no such key. Did you mean "steps"' in result["stages.domain.stepz = 3"]
+    assert "must lie between 0 and 1" in result["stages.domain.replay = 1.5"]
+    assert "does not belong in a stage that learns a task" in result["stages.task.texts_of"]
+    assert {f"stages.finetune.{key}" for key in ("train", "dev", "task", "replay")} <= set(result)
+    assert 'Did you mean "classify"' in result["stages.finetune.task"]
     del stages["domain"]["stepz"], stages["domain"]["replay"]
-    found = problems(folder, stages)
-    assert 'there is no stage "generl". Did you mean "general"?' in found["stages.domain.after"]
-    assert "steps and tokens exclude each other" in found["stages.domain.tokens"]
+    result = problems(folder, stages)
+    assert 'there is no stage "generl". Did you mean "general"?' in result["stages.domain.after"]
+    assert "steps and tokens exclude each other" in result["stages.domain.tokens"]
 
 
 @pytest.mark.parametrize("change, where, what", [
@@ -90,8 +90,8 @@ def test_all_problems_are_reported_together(folder):
     ({"domain": {"corpus": "-", "steps": 2}}, "stages.domain.corpus", "can be read only once"),
 ])
 def test_each_problem_is_reported(folder, change, where, what):
-    found = problems(folder, four_stages() | change)
-    assert what in found[where]
+    result = problems(folder, four_stages() | change)
+    assert what in result[where]
 
 
 def test_header_problems_are_reported(folder):
@@ -100,19 +100,19 @@ def test_header_problems_are_reported(folder):
     assert "add a stage that learns one" in problems(folder, stages, ablate=True)["ablate"]
     assert "is for `ablate = true`" in problems(folder, stages, seeds=3)["seeds"]
     assert "a table [stages.NAME]" in problems(folder, {})["stages"]
-    given = {"given": {"model": "some/model"}, "domain": {"corpus": "domain.txt", "steps": 2, "replay": 0.1}}
-    assert "name it with `general`" in problems(folder, given)["stages.domain.replay"]
+    model_stages = {"given": {"model": "some/model"}, "domain": {"corpus": "domain.txt", "steps": 2, "replay": 0.1}}
+    assert "name it with `general`" in problems(folder, model_stages)["stages.domain.replay"]
 
 
 def test_recipes_are_built_before_training(folder):
     stages = four_stages()
     stages["task"]["changes"] = ["training.learning_rate=1e-3", "corpus.sequence_length=24"]
-    found = stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
-    assert "next_sentence" in found["general"].settings.objective
-    assert list(found["domain"].settings.objective) == ["masked_lm"]  # a text by itself has no next sentence
-    assert found["domain"].settings.corpus.packing == "full_sentences"
-    assert found["domain"].settings.training.learning_rate < found["general"].settings.training.learning_rate
-    assert found["task"].settings.corpus.sequence_length == 24
+    result = stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
+    assert "next_sentence" in result["general"].settings.objective
+    assert list(result["domain"].settings.objective) == ["masked_lm"]  # a text by itself has no next sentence
+    assert result["domain"].settings.corpus.packing == "full_sentences"
+    assert result["domain"].settings.training.learning_rate < result["general"].settings.training.learning_rate
+    assert result["task"].settings.corpus.sequence_length == 24
     stages["task"]["changes"] = ["network.heads=7"]
     stages["domain"]["changes"] = ["objective.masked_lm.rate=2"]
     with pytest.raises(UserError) as caught:
@@ -128,10 +128,10 @@ def test_recipes_are_built_before_training(folder):
 def test_a_causal_recipe_keeps_its_objective():
     from stemma.recipe_loading import recipe
 
-    chosen = recipe("gpt2@tiny")
-    assert list(continued_pretraining_recipe(chosen).settings.objective) == list(chosen.settings.objective)
-    assert continued_pretraining_recipe(chosen).settings.corpus.packing == chosen.settings.corpus.packing
-    assert continued_pretraining_recipe(chosen, 1000).settings.training.warmup_steps == 2  # GPT's 0.2%
+    gpt2 = recipe("gpt2@tiny")
+    assert list(continued_pretraining_recipe(gpt2).settings.objective) == list(gpt2.settings.objective)
+    assert continued_pretraining_recipe(gpt2).settings.corpus.packing == gpt2.settings.corpus.packing
+    assert continued_pretraining_recipe(gpt2, 1000).settings.training.warmup_steps == 2  # GPT's 0.2%
     assert continued_pretraining_recipe(recipe("bert@tiny"), 50).settings.training.warmup_steps == 5
 
 
@@ -144,7 +144,7 @@ def test_digests_change_with_the_inputs_and_only_downstream(folder):
     assert numbers() == before
 
     def changed(**changes):
-        return [name for name, number in numbers(**changes).items() if number != before[name]]
+        return [name for name, value in numbers(**changes).items() if value != before[name]]
 
     assert changed(domain={"steps": 9}) == ["domain", "task", "finetune"]
     assert changed(finetune={"seed": 4}) == ["finetune"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SEED, heard
-from staged import four_stages, write_data, write_plan
+from conftest import SEED, captured_log_messages
+from toy_pipeline import four_stages, write_data, write_plan
 
 import stemma
 from stemma.errors import UserError
@@ -19,21 +19,21 @@ from stemma.tasks.runs.common import resume
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> tuple[Path, dict, list[str]]:
-    """A finished pipeline with all that there is: replay, mixtures, trials from every stage."""
+    """A finished pipeline with replay, interpolation and ablation."""
     folder = tmp_path_factory.mktemp("pipeline")
     write_data(folder)
     stages = four_stages()
     stages["domain"] |= {"replay": 0.25, "interpolate": [0.5, 1.0]}
     stages["finetune"] |= {"interpolate": [0.3, 0.9]}
     plan = write_plan(folder, stages, ablate=True, seeds=2, seed=SEED)
-    with heard() as told:
+    with captured_log_messages() as messages:
         result = pipeline(plan, folder / "run")
-    return folder, result, told
+    return folder, result, messages
 
 
 @pytest.fixture
 def again(done, tmp_path) -> Path:
-    """A copy of it to go on with."""
+    """A copy of the finished pipeline."""
     shutil.copytree(done[0], tmp_path / "copy")
     text = (tmp_path / "copy/run/pipeline.toml").read_text()
     (tmp_path / "copy/run/pipeline.toml").write_text(text.replace(str(done[0]), str(tmp_path / "copy")))
@@ -65,7 +65,7 @@ def test_every_stage_is_an_ordinary_run_that_starts_from_the_last(done):
 
 
 def test_the_result_describes_every_stage(done):
-    _, result, told = done
+    _, result, messages = done
     row = {stage["stage"]: stage for stage in result["stages"]}
     assert all(stage["general_loss"] > 1 for stage in row.values())
     assert row["domain"]["forgotten"] == pytest.approx(row["domain"]["general_loss"] - row["general"]["general_loss"])
@@ -74,7 +74,7 @@ def test_the_result_describes_every_stage(done):
     assert set(result["metrics"]) == {"dev", "test"} and row["finetune"]["metric"] == "accuracy"
     texts = {(entry["text"], entry["set"]) for entry in result["contamination"]}
     assert texts == {(text, part) for text in ("general", "domain", "task") for part in ("dev", "test")}
-    assert not any("started at random" in text for text in told)
+    assert not any("started at random" in text for text in messages)
     rows = result["payoff"]["finetune"]
     assert [entry["from"] for entry in rows] == ["general", "domain", "task"] and len(rows[0]["scores"]) == 2
     assert json.loads(json.dumps(result)) == result
@@ -96,9 +96,9 @@ def test_replay_adds_a_quarter_of_general_text(done):
     folder = done[0]
     lines = (folder / "run/texts/domain-general.jsonl").read_text().splitlines()
     general = [json.loads(line)["text"] for line in lines]
-    wanted = len((folder / "domain.txt").read_text()) / 3
-    assert sum(map(len, general[:-1])) < wanted  # whole documents, and none when there is enough
-    assert sum(map(len, general)) > 0.98 * wanted  # blank lines between documents are not counted
+    expected = len((folder / "domain.txt").read_text()) / 3
+    assert sum(map(len, general[:-1])) < expected  # whole documents, and none when there is enough
+    assert sum(map(len, general)) > 0.98 * expected  # blank lines between documents are not counted
     assert all(text in (folder / "general.txt").read_text() for text in general)
     assert len(json.loads((folder / "run/stages/domain/run.json").read_text())["text"]) == 2
 
@@ -132,9 +132,9 @@ def test_an_unchanged_plan_repeats_nothing(done, again):
 @pytest.mark.parametrize("file", ["lineage.json", "measures.json", "contamination.json", "result.json",
                                   "stages/finetune/blended/blend.json"])
 def test_edited_results_are_not_reused(done, again, file):
-    place = again / "run" / file
-    place.write_text(place.read_text() + " ")  # still JSON
-    with pytest.raises(UserError, match=f"{place.name} is damaged or was edited"):
+    path = again / "run" / file
+    path.write_text(path.read_text() + " ")  # still JSON
+    with pytest.raises(UserError, match=f"{path.name} is damaged or was edited"):
         pipeline(again / "run/pipeline.toml", again / "run") if file != "result.json" else resume(again / "run")
 
 
@@ -155,8 +155,8 @@ def test_a_change_repeats_all_later_stages_and_can_be_reverted(done, again, capl
     caplog.clear()
     pipeline(plan, run)
     assert weights(run) == before
-    kept = [f"{name} is unchanged and is kept." for name in ("general", "domain", "task", "finetune")]
-    assert caplog.messages[:4] == kept
+    notes = [f"{name} is unchanged and is kept." for name in ("general", "domain", "task", "finetune")]
+    assert caplog.messages[:4] == notes
 
 
 def test_a_finished_pipeline_is_reported(done, caplog):
@@ -165,7 +165,7 @@ def test_a_finished_pipeline_is_reported(done, caplog):
 
 
 def test_a_model_without_an_lm_head_gets_one_and_that_is_reported(done, tmp_path, caplog):
-    """A fine-tuned model serves as a checkpoint that has lost its language model's head."""
+    """A fine-tuned model is a checkpoint without a language model head."""
     write_data(tmp_path)
     stages = {"given": {"model": str(done[0] / "run/stages/finetune")}, "domain": {"corpus": "domain.txt", "steps": 3},
               "finetune": four_stages()["finetune"]}

@@ -1,4 +1,4 @@
-"""Inputs of `predict` come in chunks, in every format, and each row knows its line."""
+"""Inputs of `predict` come in chunks, in every format, and each row has its line number."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def write(path, content: str):
 
 
 def test_rows_are_predicted_before_the_rest_of_the_file_is_read(tmp_path):
-    rows = [json.dumps({"text": f"row {number}"}) for number in range(3 * predict_inputs.CHUNK_ROWS)]
+    rows = [json.dumps({"text": f"row {index}"}) for index in range(3 * predict_inputs.CHUNK_ROWS)]
     chunks = read_inputs("classify", write(tmp_path / "in.jsonl", "\n".join([*rows, "{broken"])))
-    for number in range(3):
+    for index in range(3):
         chunk = next(chunks)
-        assert [one.echo["text"] for one in chunk] == [f"row {number * predict_inputs.CHUNK_ROWS + n}"
+        assert [one.echo["text"] for one in chunk] == [f"row {index * predict_inputs.CHUNK_ROWS + n}"
                                                        for n in range(predict_inputs.CHUNK_ROWS)]
     with pytest.raises(UserError, match=f"line {3 * predict_inputs.CHUNK_ROWS + 1} is not JSON"):
         next(chunks)

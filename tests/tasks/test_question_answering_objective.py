@@ -44,27 +44,27 @@ def asked(answer: str | None, context: str = CONTEXT, question: str = "who reads
 def model(tmp_path_factory) -> stemma.Model:
     body = stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("reader") / "model", vocabulary=200, length=64))
     corpus = body.recipe.settings.corpus
-    card = TaskConfig("task", "qa", (), default_task_heads(body, "qa", 1, "task"), corpus.single, corpus.pair, 64,
+    config = TaskConfig("task", "qa", (), default_task_heads(body, "qa", 1, "task"), corpus.single, corpus.pair, 64,
                       ("f1",),
                 parse_task_options("qa", {"silence": True}))
     torch.manual_seed(1)
-    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": card})).eval()
+    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": config})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
-    return replace(body, network=network, task_configs={"task": card})
+    return replace(body, network=network, task_configs={"task": config})
 
 
 def learner_of(model, longest: int = 64, **values):
-    card = replace(model.task_config(), longest=longest, values=parse_task_options("qa", {"silence": True, **values}))
-    return build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
+    config = replace(model.task_config(), longest=longest, values=parse_task_options("qa", {"silence": True, **values}))
+    return build_task_objective(config, input_encoder_for(config, model.require_tokenizer()))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram", "word"])
-def test_an_answer_is_its_tokens(kind):
+def test_the_target_of_an_answer_is_its_first_and_last_token(kind):
     tokenizer = train_tokenizer(iter([small_text()]), kind, 400, lowercase=True, roles={"padding", "unknown"})
     offsets = tokenizer.encode(CONTEXT, special=False).offsets
     for answer in ("The old clerk", "letter", "lamp", "one missing leaf", "river.", "without a lamp", "eighbou"):
         begin, end = CONTEXT.index(answer), CONTEXT.index(answer) + len(answer)
-        touched = [number for number, (a, b) in enumerate(offsets) if a < end and b > begin]
+        touched = [item_index for item_index, (a, b) in enumerate(offsets) if a < end and b > begin]
         assert answer_tokens(asked(answer), np.array(offsets)) == (touched[0], touched[-1])
     assert answer_tokens(asked(None), np.array(offsets)) is None
 
@@ -84,13 +84,13 @@ def test_the_loss_is_the_mean_of_both_ends(model):
         if example.answers:
             begin, end = example.answers[0].start, example.answers[0].start + len(example.answers[0].text)
             placed = enumerate(zip(encoding.offsets, encoding.sequence_ids, strict=True))
-            inside = [place for place, ((a, b), text) in placed if text == 1 and a < end and b > begin]
+            inside = [position for position, ((a, b), text) in placed if text == 1 and a < end and b > begin]
             ends = (inside[0], inside[-1])
         losses += [functional.cross_entropy(scores[None, :, side], torch.tensor([ends[side]])) for side in (0, 1)]
     expected = float(torch.stack(losses).mean())
     for parts in ([batch], batch.slices(2)):
-        found = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"]) for part in parts)
-        assert found == pytest.approx(expected, abs=1e-5)
+        result = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"]) for part in parts)
+        assert result == pytest.approx(expected, abs=1e-5)
     rows = [math.log(len(item.sequences[0].input_ids)) for item in items]
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(np.mean(rows), abs=1e-5)
 
@@ -102,18 +102,18 @@ def test_the_best_span_equals_exhaustive_search():
         offsets = np.stack([np.arange(length) * 3, np.arange(length) * 3 + 2], 1)
         own = rng.random(length) < 0.7
         scores = rng.normal(size=(first + length + 2, 2))
-        found = candidate_spans(scores, QAWindow(first, offsets, own, 0))
+        result = candidate_spans(scores, QAWindow(first, offsets, own, 0))
         every = {(a * 3, b * 3 + 2): scores[first + a, 0] + scores[first + b, 1]
                  for a in range(length) for b in range(a, length) if own[a]}
-        assert {(begin, end): pytest.approx(score) for score, begin, end in found} == every
+        assert {(begin, end): pytest.approx(score) for score, begin, end in result} == every
 
 
 def test_an_answer_is_never_too_long():
     scores = np.zeros((60, 2))
     scores[0, 0] = scores[59, 1] = 9
     offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
-    found = candidate_spans(scores, QAWindow(0, offsets, np.ones(60, bool), 0))
-    assert max(end - begin for _, begin, end in found) <= question_answering.MAX_ANSWER_LENGTH
+    result = candidate_spans(scores, QAWindow(0, offsets, np.ones(60, bool), 0))
+    assert max(end - begin for _, begin, end in result) <= question_answering.MAX_ANSWER_LENGTH
 
 
 @pytest.mark.parametrize(("tokens", "allowed"), [(29, True), (30, True), (31, False)])
@@ -122,12 +122,12 @@ def test_an_answer_of_thirty_tokens_is_the_longest(tokens, allowed):
     scores = np.zeros((60, 2))
     scores[5, 0] = scores[5 + tokens - 1, 1] = 9
     offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
-    found = candidate_spans(scores, QAWindow(0, offsets, np.ones(60, bool), 0))
-    assert ((5, 5 + tokens) in {(begin, end) for _, begin, end in found}) == allowed
+    result = candidate_spans(scores, QAWindow(0, offsets, np.ones(60, bool), 0))
+    assert ((5, 5 + tokens) in {(begin, end) for _, begin, end in result}) == allowed
 
 
 def run_squad_starts(length: int, room: int, stride: int) -> list[int]:
-    """Where the windows of a document begin, line by line as BERT's convert_examples_to_features has it."""
+    """The starts of the windows of a document, as in BERT's convert_examples_to_features."""
     starts = []
     start_offset = 0
     while start_offset < length:
@@ -169,36 +169,36 @@ def test_long_documents_are_split_and_answers_come_from_the_original_text(model)
     holding = [item for item in items if item.target != (0, 0)]
     assert holding
     for item in holding:
-        begin, end = (item.decode_info.offsets[place - item.decode_info.text_start] for place in item.target)
+        begin, end = (item.decode_info.offsets[position - item.decode_info.text_start] for position in item.target)
         assert context[begin[0]:end[1]] == answer or answer in context[begin[0]:end[1]]
-    (said,) = predict_examples(model, learner, [example])
-    for one in said["candidates"]:
+    (predictions,) = predict_examples(model, learner, [example])
+    for one in predictions["candidates"]:
         assert context[one["start"]:one["end"]] == one["text"] and one["text"]
-    shares = [one["score"] for one in said["candidates"]]
+    shares = [one["score"] for one in predictions["candidates"]]
     assert sum(shares) == pytest.approx(1) and shares == sorted(shares, reverse=True)
 
 
 def test_scores_decide_between_windows_and_no_answer(model):
-    """Hand-made scores: the best stretch wins over all windows, "no answer" by the window that is least sure of it."""
+    """The best span over all windows wins; the no-answer score is the lowest over the windows."""
     learner = learner_of(model, 40)
     example = asked(None, " ".join(small_text().split()[:60]))
     items = learner.encode([example])
     answers = [np.zeros((len(item.sequences[0].input_ids), 2), np.float32) for item in items]
-    chosen = items[2]
-    place = int(np.flatnonzero(chosen.decode_info.is_max_context)[0])
-    position = chosen.decode_info.text_start + place
+    best_item = items[2]
+    token = int(np.flatnonzero(best_item.decode_info.is_max_context)[0])
+    position = best_item.decode_info.text_start + token
     answers[2][position, 0] = answers[2][position + 1, 1] = 5.0
-    for number, silent in enumerate([9.0, 3.0, 7.0]):
-        answers[number][0] = silent / 2
-    for number in range(3, len(items)):
-        answers[number][0] = 10.0
-    begin, end = int(chosen.decode_info.offsets[place, 0]), int(chosen.decode_info.offsets[place + 1, 1])
-    (said,) = learner.postprocess(items, answers, [example])
-    assert (said["answer"], said["start"], said["end"]) == (example.context[begin:end], begin, end)
-    assert said["no_answer"] == pytest.approx(1 / (1 + math.exp(10 - 3)))
-    quiet = apply_no_answer_threshold(said, said["no_answer"] / 2)
+    for index, silent in enumerate([9.0, 3.0, 7.0]):
+        answers[index][0] = silent / 2
+    for index in range(3, len(items)):
+        answers[index][0] = 10.0
+    begin, end = int(best_item.decode_info.offsets[token, 0]), int(best_item.decode_info.offsets[token + 1, 1])
+    (predictions,) = learner.postprocess(items, answers, [example])
+    assert (predictions["answer"], predictions["start"], predictions["end"]) == (example.context[begin:end], begin, end)
+    assert predictions["no_answer"] == pytest.approx(1 / (1 + math.exp(10 - 3)))
+    quiet = apply_no_answer_threshold(predictions, predictions["no_answer"] / 2)
     assert (quiet["answer"], quiet["start"], quiet["end"]) == ("", None, None)
-    assert apply_no_answer_threshold(quiet, 1.0) == said
+    assert apply_no_answer_threshold(quiet, 1.0) == predictions
     sure = build_task_objective(replace(model.task_config(), longest=40,
                                         values=parse_task_options("qa", {"silence": False})), learner.input_encoder)
     assert sure.postprocess(items, answers, [example])[0]["no_answer"] == 0
@@ -211,32 +211,32 @@ def test_spaces_inside_tokens_are_stripped_from_answers(tmp_path):
     example = asked(None, "the clerk reads")
     (item,) = learner.encode([example])
     scores = np.zeros((len(item.sequences[0].input_ids), 2), np.float32)
-    place = int(np.searchsorted(item.decode_info.offsets[:, 1], 4, side="right"))  # the first token of "clerk"
-    scores[item.decode_info.text_start + place, 0] = 5
-    said = learner.postprocess([item], [scores], [example])[0]
+    position = int(np.searchsorted(item.decode_info.offsets[:, 1], 4, side="right"))  # the first token of "clerk"
+    scores[item.decode_info.text_start + position, 0] = 5
+    predictions = learner.postprocess([item], [scores], [example])[0]
     assert all(one["text"] == one["text"].strip() == example.context[one["start"]:one["end"]]
-               for one in said["candidates"])
-    assert said["start"] == 4
+               for one in predictions["candidates"])
+    assert predictions["start"] == 4
 
 
 def test_the_tuned_threshold_gives_the_best_score(model):
-    """Literally: every threshold is tried."""
+    """Compared with trying every threshold."""
     rng = np.random.default_rng(4)
-    examples, said = [], []
+    examples, predictions = [], []
     for _ in range(40):
         right = bool(rng.random() < 0.5)
         examples.append(asked("a letter" if right else None))
         text = "a letter" if rng.random() < 0.7 else "river"
         candidate = {"text": text, "start": CONTEXT.index(text), "end": CONTEXT.index(text) + len(text), "score": 1.0}
-        said.append({"no_answer": float(rng.random() * (0.8 if right else 1.0)), "candidates": [candidate]})
-    kind, card = head_task("qa"), model.task_config()
-    threshold = kind.tune(card, examples, said).threshold
+        predictions.append({"no_answer": float(rng.random() * (0.8 if right else 1.0)), "candidates": [candidate]})
+    kind, config = head_task("qa"), model.task_config()
+    threshold = kind.tune(config, examples, predictions).threshold
 
     def scored(limit: float) -> float:
-        values = card.values.model_copy(update={"threshold": limit})
-        return compute_metrics(card, examples, kind.apply_options(values, said))["f1"]
+        values = config.values.model_copy(update={"threshold": limit})
+        return compute_metrics(config, examples, kind.apply_options(values, predictions))["f1"]
 
-    assert scored(threshold) == max(scored(limit) for limit in [0.0, 1.0, *(one["no_answer"] for one in said)])
+    assert scored(threshold) == max(scored(limit) for limit in [0.0, 1.0, *(one["no_answer"] for one in predictions)])
     assert scored(threshold) > scored(1.0)
 
 
@@ -248,7 +248,7 @@ def test_a_long_question_is_truncated_to_leave_room_for_the_text(model):
     assert any(item.target != (0, 0) for item in items)
 
 
-def test_a_document_of_100_000_tokens(model):
+def test_a_document_of_100_000_tokens_is_encoded_in_seconds(model):
     learner = learner_of(model, 64)
     items = learner.encode([asked("the river", "a letter. " * 40_000 + "at the river.")])
     assert sum(int(item.decode_info.is_max_context.sum()) for item in items) > 100_000

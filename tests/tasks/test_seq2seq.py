@@ -33,7 +33,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def data(tmp_path) -> Seq2SeqData:
-    """Pairs to learn, and others to be judged by: of several words, since every single word must be learnt."""
+    """Training pairs, and dev pairs of several words, because every single word must occur in training."""
     every = sorted(dict.fromkeys(pairs(2000, longest=3)), key=lambda pair: " " not in pair[0])
     return data_from_cli({"train": [write_pairs(tmp_path / "train.tsv", every[40:])],
                      "dev": [write_pairs(tmp_path / "dev.tsv", every[:20])],
@@ -64,14 +64,15 @@ def test_every_family_learns_to_translate(tmp_path, models, data, name):
 
 
 def test_the_objective_fits_the_decoding_mode(models):
-    found = {name: seq2seq_recipe(load(models(name))).settings for name in FAMILIES}
-    tasks = {name: list(settings.objective.values()) for name, settings in found.items()}
-    assert all(len(kinds) == 1 and found[name].packings().popitem()[1] == "parallel" for name, kinds in tasks.items())
+    by_family = {name: seq2seq_recipe(load(models(name))).settings for name in FAMILIES}
+    tasks = {name: list(settings.objective.values()) for name, settings in by_family.items()}
+    assert all(len(kinds) == 1 for kinds in tasks.values())
+    assert all(settings.packings().popitem()[1] == "parallel" for settings in by_family.values())
     assert {name: tasks[name][0].smoothing for name in FAMILIES[:4]} == {"transformer": 0.1, "mass": 0.1, "bart": 0.1,
                                                                          "t5": 0.0}
     cloze = tasks["unilm"][0]
     assert (cloze.kind, cloze.sees, cloze.scored, cloze.rate) == ("masked_lm", "prefix", "second", 0.7)
-    assert tasks["prefix-lm"][0].kind == "prefix_lm" and found["prefix-lm"].corpus.pair == "A end B end"
+    assert tasks["prefix-lm"][0].kind == "prefix_lm" and by_family["prefix-lm"].corpus.pair == "A end B end"
     assert (tasks["gpt2"][0].kind, tasks["gpt2"][0].scored) == ("causal_lm", "second")
 
 
@@ -101,12 +102,12 @@ def test_exactly_the_dev_pairs_are_held_out(tmp_path, models, data):
     assert not np.isin(validation.document_ranges[:, 0], training.document_ranges[:, 0]).any()
 
 
-def test_the_length_of_a_run(tmp_path, models, data):
+def test_the_steps_of_a_run_come_from_its_epochs(tmp_path, models, data):
     model = models("bart")
     result = run_briefly(model, data, tmp_path / "one", "training.batch_size=8", steps=None, epochs=1)
     settings = recipe(tmp_path / "one" / "recipe.toml").settings.training
     count = len((tmp_path / "train.tsv").read_text().splitlines()) - 1
-    rows = 8 * 32 // 5  # places, by those of the longest pairs: three words and what stands around them
+    rows = 8 * 32 // 5  # tokens per batch, by the length of the longest pairs: three words and special tokens
     assert result["steps"] == settings.validate_every == settings.checkpoint_every == pytest.approx(count / rows, abs=4)
     assert settings.batch_size == 8 and settings.warmup_steps == int(0.025 * result["steps"])  # BART's
     two = run_briefly(model, data, tmp_path / "two", "training.batch_size=8", steps=None, epochs=2)
@@ -126,25 +127,25 @@ def test_dev_overlap_with_train_is_reported(tmp_path, models, data, caplog):
     same = Seq2SeqData((type(task)("seq2seq", task.train, (type(task.dev[0])(task.train[0].path, name="seq2seq, dev"),
                                                            )),))
     run_briefly(models("bart"), same, tmp_path / "two")
-    [found] = [text for text in caplog.messages if "memorization" in text]
+    [by_family] = [text for text in caplog.messages if "memorization" in text]
     count = len(set((tmp_path / "train.tsv").read_text().splitlines()[1:]))
-    assert found.startswith(f"{count} of {count} held-out pairs also occur in the training set")
+    assert by_family.startswith(f"{count} of {count} held-out pairs also occur in the training set")
 
 
-def test_pairs_that_are_too_long(tmp_path, models, data, caplog):
+def test_pairs_longer_than_the_model_are_left_out_and_reported(tmp_path, models, data, caplog):
     model = models("bart")
     long = [(" ".join(["ink"] * 40), "lamp"), *pairs(30), ("ink", " ".join(["lamp"] * 31))]
     some = data_from_cli({"train": [write_pairs(tmp_path / "some.tsv", long)], "dev": [tmp_path / "dev.tsv"]})
     run_briefly(model, some, tmp_path / "one")
-    said = "2 of 32 training pairs are longer than the 32 tokens that bart@tiny reads, and are left out."
-    assert said in caplog.messages
+    message = "2 of 32 training pairs are longer than the 32 tokens that bart@tiny reads, and are left out."
+    assert message in caplog.messages
     every = data_from_cli({"train": [write_pairs(tmp_path / "all.tsv", long[:1] * 3)], "dev": [tmp_path / "dev.tsv"]})
     with pytest.raises(UserError, match=r"every pair to train on is longer than the 32 tokens .*all\.tsv, line 2;"):
         run_briefly(model, every, tmp_path / "two")
     assert not (tmp_path / "two").exists() and not list(tmp_path.glob(".two*"))
 
 
-def test_sentences_and_several_references(tmp_path, models):
+def test_lists_of_sentences_and_several_references_are_read(tmp_path, models):
     """SciTLDR's format: a source is a list of sentences, a target a list of summaries."""
     rows = [{"source": ["ink lamp.", "page"], "target": [target]} for target in ("leaf", "tree")] * 20
     train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
@@ -164,7 +165,7 @@ def test_sentences_and_several_references(tmp_path, models):
 
 
 def test_outputs_are_not_longer_than_the_longest_training_target(tmp_path, models):
-    """A model that knows nothing yet would babble on and on."""
+    """An untrained model would generate up to its maximum length."""
     train, dev = (write_pairs(tmp_path / f"{name}.tsv", [(" ".join(["ink"] * 9), target)] * 4)
                   for name, target in (("train", "lamp page"), ("dev", "lamp page leaf tree")))
     finetune_seq2seq(models("bart"), data_from_cli({"train": [train], "dev": [dev]}), tmp_path / "run", steps=1,
@@ -175,13 +176,13 @@ def test_outputs_are_not_longer_than_the_longest_training_target(tmp_path, model
     assert all(len(line["text"].split()) <= 3 for line in lines)
 
 
-def test_any_reference_counts():
+def test_the_best_of_several_references_counts():
     from stemma.tasks.runs.seq2seq import _score_task
 
-    alone = _score_task([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
-                     ("seven pages are missing now", ["seven pages are missing now"])])
-    assert alone["exact_match"] == 100 and alone["bleu"] == pytest.approx(100) and alone["rouge_l"] == 100
-    # one that has fewer answers than others is still measured by their lengths: half as long costs exp(1 - 2)
+    scores = _score_task([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
+                          ("seven pages are missing now", ["seven pages are missing now"])])
+    assert scores["exact_match"] == 100 and scores["bleu"] == pytest.approx(100) and scores["rouge_l"] == 100
+    # a row with fewer references than others still has the brevity penalty: half the length costs exp(1 - 2)
     long = "seven pages of the old manuscript are missing and nobody knows since when"
     short = _score_task([("seven pages of the", [long]), ("the clerk reads a page", ["a", "the clerk reads a page"])])
     assert short["bleu"] == pytest.approx(36.79, abs=0.01)
@@ -189,9 +190,9 @@ def test_any_reference_counts():
     assert "tok:zh" in chinese["signatures"]["bleu"] and chinese["bleu"] == pytest.approx(100)
 
 
-def test_a_network_with_more_embeddings_than_tokens(tmp_path, models, data):
+def test_a_network_with_more_embeddings_than_tokens_trains(tmp_path, models, data):
     """T5's matrix is larger than its vocabulary."""
-    model = models("t5", more_places=12)
+    model = models("t5", extra_embeddings=12)
     run_briefly(model, data, tmp_path / "run")
     tuned = load(tmp_path / "run")
     assert tuned.network.vocab_size == tuned.require_tokenizer().vocab_size + 12
@@ -224,7 +225,7 @@ metric = "rouge_l"
 
 @pytest.fixture
 def plan(tmp_path):
-    """The same sources, and a prefix that says which of two languages is wanted."""
+    """The same sources for two tasks; a prefix names the target language."""
     for name, shift, count in (("first", 3, 400), ("second", 5, 25)):
         every = list(dict.fromkeys(pairs(count * 3, 1, longest=1 if name == "second" else 2, shift=shift)))
         write_pairs(tmp_path / f"{name}.tsv", (every * 40)[:count])
@@ -238,15 +239,15 @@ def read_plan(path) -> Seq2SeqData:
     return read_multitask_plan(path).seq2seq_data()
 
 
-def test_a_mixture_of_tasks(tmp_path, models, plan, caplog):
+def test_a_mixture_of_tasks_learns_all_of_them(tmp_path, models, plan, caplog):
     result = finetune_seq2seq(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, seed=SEED,
                       changes=[rate("t5"), "training.batch_size=8"])
     assert "sampling rates of the tasks: first 66.7%, second 33.3%." in caplog.messages  # sqrt(100) and sqrt(25)
     dev = result["metrics"]["dev"]
     assert dev["tasks"]["first"]["exact_match"] >= 70 and dev["tasks"]["second"]["exact_match"] >= 70
     assert dev["mean"] == (dev["tasks"]["first"]["exact_match"] + dev["tasks"]["second"]["rouge_l"]) / 2
-    made = stemma.translate(tmp_path / "run", ["first : ink", "second : ink"], greedy=True)
-    assert [one.text for one in made] == [*translated(["ink"], 3), *translated(["ink"], 5)]
+    translations = stemma.translate(tmp_path / "run", ["first : ink", "second : ink"], greedy=True)
+    assert [one.text for one in translations] == [*translated(["ink"], 3), *translated(["ink"], 5)]
     mixture = recipe(tmp_path / "run" / "recipe.toml").settings.corpus.mixture
     assert (mixture.temperature, mixture.limit) == (2.0, 100)
 
@@ -256,13 +257,13 @@ def test_tasks_are_sampled_at_the_stated_rates(tmp_path, models, plan):
     from stemma.training.pretrain_loader import PretrainLoader
 
     run_briefly(models("t5"), read_plan(plan), tmp_path / "run")
-    chosen, _ = read_run(tmp_path / "run")
+    run_recipe, _ = read_run(tmp_path / "run")
     corpus = Corpus.open(tmp_path / "run" / "corpus")
-    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), seed=1)
+    loader = PretrainLoader(run_recipe, corpus, build_objectives(run_recipe), seed=1)
     border = int(corpus.document_starts[corpus.manifest["groups"][1]["first"]])
     end = int(corpus.document_starts[corpus.manifest["groups"][2]["first"]])
-    starts = np.concatenate([supply.build_draft(step, 32)[0].spans.start
-                             for step in range(3 * supply.epoch_stats().steps)])
+    starts = np.concatenate([loader.build_draft(step, 32)[0].spans.start
+                             for step in range(3 * loader.epoch_stats().steps)])
     assert starts.max() < end  # what is held out is never drawn
     assert np.mean(starts >= border) == pytest.approx(1 / 3, abs=0.01)
 
@@ -273,20 +274,20 @@ def test_all_problems_of_a_plan_are_reported_together(tmp_path, plan):
                     + '[tasks.third]\nkind = "seq2seq"\ntrain = "first.tsv"\nprefx = "x"\n')
     with pytest.raises(UserError) as error:
         read_plan(plan)
-    said = dict(error.value.problems)
-    assert said["temprature = 2.0"] == 'no such key. Did you mean "temperature"?'
-    assert said["limit = 0"] == "must be 1 or more"
-    assert said["tasks.third.prefx = x"] == 'no such key. Did you mean "prefix"?'
-    assert said["tasks.second.metric = rouge"].startswith("must be one of bleu, chrf, rouge_l, exact_match")
-    assert said["tasks.third.dev"] == "is missing"
-    assert error.value.message == f"{len(said)} problems in the plan {plan}"
+    reported = dict(error.value.problems)
+    assert reported["temprature = 2.0"] == 'no such key. Did you mean "temperature"?'
+    assert reported["limit = 0"] == "must be 1 or more"
+    assert reported["tasks.third.prefx = x"] == 'no such key. Did you mean "prefix"?'
+    assert reported["tasks.second.metric = rouge"].startswith("must be one of bleu, chrf, rouge_l, exact_match")
+    assert reported["tasks.third.dev"] == "is missing"
+    assert error.value.message == f"{len(reported)} problems in the plan {plan}"
     plan.write_text(PLAN.replace('"second.tsv"', '"missing.tsv"').replace("second-dev", "gone")
                     .replace("limit", "finetune = true\nlimit"))
     with pytest.raises(UserError) as error:
         read_plan(plan)
-    said = dict(error.value.problems)
-    assert "missing.tsv" in said["tasks.second.train"] and "gone.tsv" in said["tasks.second.dev"]
-    assert said["finetune = true"].startswith("fine-tunes each head separately")
+    reported = dict(error.value.problems)
+    assert "missing.tsv" in reported["tasks.second.train"] and "gone.tsv" in reported["tasks.second.dev"]
+    assert reported["finetune = true"].startswith("fine-tunes each head separately")
 
 
 def older(text: str) -> str:
@@ -312,8 +313,8 @@ def test_weights_multiply_the_sampling_rates_and_the_plan_sets_training(tmp_path
     plan.write_text(text.replace("[tasks.second]", "weight = 3\n[tasks.second]"))
     multitask(plan, models("t5"), tmp_path / "run", steps=1, seed=SEED)
     assert "sampling rates of the tasks: first 98.0%, second 2.0%." in caplog.messages  # 3 * 400 and 25
-    chosen, noted = read_run(tmp_path / "run")
-    assert chosen.settings.training.batch_size == 3 and noted.task is not None and noted.task["kind"] == "seq2seq"
+    run_recipe, noted = read_run(tmp_path / "run")
+    assert run_recipe.settings.training.batch_size == 3 and noted.task is not None and noted.task["kind"] == "seq2seq"
     assert read_plan(plan).epochs == 2
 
 
@@ -329,11 +330,11 @@ def test_a_mixed_plan_is_rejected(plan):
         read_plan(plan)
 
 
-@pytest.mark.parametrize(("text", "told"), [("", "a plan has a table"), ("task = 3", "a plan has a table"),
+@pytest.mark.parametrize(("text", "expected"), [("", "a plan has a table"), ("task = 3", "a plan has a table"),
                                             ("task = [3]", "must be a table"),
                                             ("[tasks]\na = 1", "must be a table"), ("[[task", "is not valid TOML")])
-def test_invalid_plans_are_rejected(tmp_path, text, told):
+def test_invalid_plans_are_rejected(tmp_path, text, expected):
     (tmp_path / "plan.toml").write_text(text)
     with pytest.raises(UserError) as error:
         read_plan(tmp_path / "plan.toml")
-    assert told in str(error.value)
+    assert expected in str(error.value)

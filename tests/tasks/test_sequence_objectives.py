@@ -35,23 +35,22 @@ def body(request, tmp_path_factory):
 
 
 def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[stemma.Model, TaskObjective]:
-    """The body with a head of random weights, and the learner."""
+    """The model with a random head, and the task objective."""
     single, pair = input_templates(body.recipe.settings.corpus, body.tokenizer)
     values |= {"stack": "decoder"} if body.is_encoder_decoder else {}
-    card = TaskConfig("task", kind, labels, default_task_heads(body, kind, len(labels) or 1, "task"), single, pair, 40,
-                      (),
-                parse_task_options(kind, values))
+    config = TaskConfig("task", kind, labels, default_task_heads(body, kind, len(labels) or 1, "task"), single, pair,
+                        40, (), parse_task_options(kind, values))
     torch.manual_seed(3)
-    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": card})).eval()
+    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": config})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
-    model = replace(body, network=network, task_configs={"task": card})
-    return model, build_task_objective(card, InputEncoder(model.require_tokenizer(), card.single, card.pair,
-                                                          card.longest))
+    model = replace(body, network=network, task_configs={"task": config})
+    return model, build_task_objective(config, InputEncoder(model.require_tokenizer(), config.single, config.pair,
+                                                            config.longest))
 
 
 @torch.no_grad()
 def score_alone(model, row) -> torch.Tensor:
-    """(answers,) of one row, everything computed everywhere."""
+    """(outputs,) of one row, with all positions computed."""
     parted = model.recipe.settings.network.embedding.segments > 1 or model.recipe.settings.network.attention.segments
     shifted = None
     if model.is_encoder_decoder:  # BART's decoder begins with the end token, T5's with padding
@@ -69,14 +68,14 @@ def score_alone(model, row) -> torch.Tensor:
 def loss_and_answers(model, learner, items):
     batch = learner.collate(model, items)
     hidden = model.network(batch.streams)
-    found = learner.loss(model.network, hidden, batch)["task"]
+    batch_loss = learner.loss(model.network, hidden, batch)["task"]
     sliced = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"])
                  for part in batch.slices(2))
-    assert sliced == pytest.approx(float(found), abs=1e-5)  # a step in slices is the same step
-    return float(found), learner.outputs(model.network, hidden, batch), batch
+    assert sliced == pytest.approx(float(batch_loss), abs=1e-5)  # a step in slices is the same step
+    return float(batch_loss), learner.outputs(model.network, hidden, batch), batch
 
 
-def test_classification(body):
+def test_classification_loss_and_probabilities_equal_the_reference(body):
     labels = ("a", "b", "c")
     model, learner = taught(body, "classify", labels, counts=[3, 1, 2])
     examples = [TextExample("", (text,), label) for text, label in zip(TEXTS, "abcab", strict=False)]
@@ -86,16 +85,16 @@ def test_classification(body):
     loss, answers, batch = loss_and_answers(model, learner, items)
     np.testing.assert_allclose(np.stack(answers), alone.numpy(), atol=1e-5)
     assert loss == pytest.approx(float(functional.cross_entropy(alone[:5], torch.tensor([0, 1, 2, 0, 1]))), abs=1e-5)
-    said = learner.postprocess(items, answers, examples)
-    assert [one["label"] for one in said] == [labels[int(one.argmax())] for one in alone]
-    for one, row in zip(said, alone.softmax(-1), strict=True):
+    predictions = learner.postprocess(items, answers, examples)
+    assert [one["label"] for one in predictions] == [labels[int(one.argmax())] for one in alone]
+    for one, row in zip(predictions, alone.softmax(-1), strict=True):
         assert list(one["scores"]) == list(labels) and list(one["scores"].values()) == pytest.approx(row.tolist(),
                                                                                                      abs=1e-5)
     prior = np.log(np.array([4, 2, 3]) / 9)
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(-prior[[0, 1, 2, 0, 1]].mean())
 
 
-def test_classification_with_class_weights(body):
+def test_class_weighted_loss_equals_the_reference(body):
     model, learner = taught(body, "classify", ("a", "b"), counts=[4, 1], balance=[0.5, 3.0])
     examples = [TextExample("", (text,), label) for text, label in zip(TEXTS, "aaaab", strict=False)]
     items = learner.encode(examples)
@@ -104,9 +103,9 @@ def test_classification_with_class_weights(body):
     assert loss_and_answers(model, learner, items)[0] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_regression_on_pairs(body):
+def test_regression_on_pairs_equals_the_reference(body):
     model, learner = taught(body, "regress", spread=2.0)
-    examples = [TextExample("", (TEXTS[number], TEXTS[number - 1]), float(number)) for number in range(6)]
+    examples = [TextExample("", (TEXTS[index], TEXTS[index - 1]), float(index)) for index in range(6)]
     items = learner.encode(examples)
     alone = torch.stack([score_alone(model, item.sequences[0]) for item in items])[:, 0]
     loss, answers, batch = loss_and_answers(model, learner, items)
@@ -116,7 +115,7 @@ def test_regression_on_pairs(body):
     assert learner.baseline(batch, np.zeros(0))["task"] == 4.0
 
 
-def test_multiple_choice(body):
+def test_multiple_choice_equals_the_reference(body):
     model, learner = taught(body, "choice")
     examples = [ChoiceExample("", "the old clerk reads", "what then?", (TEXTS[1], TEXTS[3], TEXTS[2]), 2),
                 ChoiceExample("", "", "who?", (TEXTS[1], TEXTS[4], TEXTS[0]), 0)]
@@ -131,15 +130,15 @@ def test_multiple_choice(body):
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(math.log(3))
 
 
-def test_ranking_with_negatives_of_the_same_query(body):
+def test_ranking_with_negatives_of_the_same_query_equals_the_reference(body):
     model, learner = taught(body, "rank", others=2)
-    told = [("leaf", 0, 1), ("leaf", 1, 0), ("leaf", 2, 0), ("leaf", 3, 0), ("noon", 4, 1), ("river", 5, 0),
+    candidates = [("leaf", 0, 1), ("leaf", 1, 0), ("leaf", 2, 0), ("leaf", 3, 0), ("noon", 4, 1), ("river", 5, 0),
             ("lamp", 0, 1), ("lamp", 1, 0)]
-    examples = [TextExample("", (query, TEXTS[text]), str(label)) for query, text, label in told]
+    examples = [TextExample("", (query, TEXTS[text]), str(label)) for query, text, label in candidates]
     lessons = learner.encode_training(examples)
     assert [item.example_index for item in lessons] == [0, 6]  # "noon" has no other, "river" nothing good
     single = learner.encode(examples)
-    rows = {tuple(item.sequences[0].input_ids.tolist()): number for number, item in enumerate(single)}
+    rows = {tuple(item.sequences[0].input_ids.tolist()): index for index, item in enumerate(single)}
     drawn = [[rows[tuple(row.input_ids.tolist())] for row in item.sequences] for item in lessons]
     assert drawn[0][0] == 0 and set(drawn[0][1:]) < {1, 2, 3} and len(set(drawn[0])) == 3
     assert drawn[1] == [6, 7, 7]  # fewer than asked for: they come twice

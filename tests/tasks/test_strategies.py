@@ -36,7 +36,7 @@ def tune(model, sets, out, *changes, kind="classify", values=None, **options):
 
 
 def moved(start, run):
-    """Parameters of the body that changed, by their names over there."""
+    """The changed parameters of the encoder, by their names in transformers."""
     before, after = (load_file(folder / "model.safetensors") for folder in (start, run / "model"))
     return {name for name in before if name in after and not torch.equal(before[name], after[name])}
 
@@ -53,8 +53,8 @@ def test_frozen_layers_keep_every_bit(tmp_path, model, sets):
 
 
 @pytest.mark.parametrize("section", ["finetuning", "training"])
-def test_fine_tuning_with_muon(tmp_path, model, sets, section):
-    """A step moves a hidden matrix by its layer's learning rate, as a spectral norm."""
+def test_muon_uses_the_learning_rate_of_each_layer(tmp_path, model, sets, section):
+    """The spectral norm of the update of a hidden matrix is the learning rate of its layer."""
     tune(model, sets, tmp_path / "run", f"{section}.optimizer.kind=muon", "training.learning_rate=1e-3",
          f"{section}.optimizer.weight_decay=0", "training.layer_decay=0.5", "training.schedule.kind=constant",
          "training.warmup_steps=0", steps=1, epochs=None)
@@ -72,8 +72,8 @@ def test_layers_unfreeze_epoch_by_epoch(tmp_path, model, sets, caplog):
     assert any("the 2 lowest of 3 layers" in text for text in caplog.messages)
 
 
-def test_lower_layers_move_less(tmp_path, model, sets):
-    """Adam's first step is as long as the rate, whatever the gradient."""
+def test_lower_layers_have_smaller_updates(tmp_path, model, sets):
+    """The first update of Adam has the size of the learning rate, whatever the gradient."""
     tune(model, sets, tmp_path / "run", "training.layer_decay=0.1", "training.warmup_steps=0",
          "training.optimizer.weight_decay=0.0", "training.schedule={kind='constant'}", "network.dropout=0.0",
          epochs=None, steps=1)
@@ -113,33 +113,33 @@ def test_early_stopping_uses_the_metric_and_keeps_the_best(tmp_path, model, sets
 
 @pytest.mark.parametrize("stated, expected", [("balanced", [100 / 180, 100 / 30, 1.0, 100 / 90]),
                                               ("1,2,3,0.5", [1.0, 2.0, 3.0, 0.5])])
-def test_class_weights(stated, expected):
+def test_class_weights_are_balanced_or_given_by_label(stated, expected):
     assert class_weights(stated, "classify", ["a", "b", "c", "d"], [60, 10, 0, 30]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("stated, kind, told", [
+@pytest.mark.parametrize("stated, kind, expected", [
     ("1,2", "classify", "has 2 numbers, and there are 3 classes: a, b, c"), ("often", "pair", "write balanced, or a"),
     ("1,-1,2", "tag", "weights are 0 or more"), ("0,0,0", "tag", "not all of them 0"),
     ("balanced", "regress", "regress has none")])
-def test_invalid_class_weights_are_rejected(stated, kind, told):
-    with pytest.raises(UserError, match=told):
+def test_invalid_class_weights_are_rejected(stated, kind, expected):
+    with pytest.raises(UserError, match=expected):
         class_weights(stated, kind, ["a", "b", "c"], [1, 1, 1])
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag"])
 def test_class_weights_scale_the_loss(tmp_path, model, kind):
-    """Against torch's own weighted mean, a batch at once and in slices."""
+    """Compared with torch's weighted mean, for a batch at once and in slices."""
     sets = toy_tasks.write_sets(tmp_path, kind, train=32, dev=12)
     tune(model, sets, tmp_path / "run", kind=kind, values={"balance": "balanced"})
     tuned = stemma.load(tmp_path / "run")
-    card = tuned.task_config()
-    assert len(card.values.balance) == len(card.labels)
-    learner = build_task_objective(card, input_encoder_for(card, tuned.require_tokenizer()))
-    examples = read_split(tmp_path / "run", "dev", card)
+    config = tuned.task_config()
+    assert len(config.values.balance) == len(config.labels)
+    learner = build_task_objective(config, input_encoder_for(config, tuned.require_tokenizer()))
+    examples = read_split(tmp_path / "run", "dev", config)
     batch = learner.collate(tuned, learner.encode(examples))
     with torch.no_grad():
         hidden = tuned.network(batch.streams)
-        whole = learner.loss(tuned.network, hidden, batch)["task"]
+        batch_loss = learner.loss(tuned.network, hidden, batch)["task"]
         parts = sum(learner.loss(tuned.network, tuned.network(piece.streams), piece)["task"]
                     for piece in batch.slices(5))
         answers = torch.from_numpy(np.stack(learner.outputs(tuned.network, hidden, batch)))
@@ -148,13 +148,13 @@ def test_class_weights_scale_the_loss(tmp_path, model, kind):
         answers = answers.flatten(0, 1)[target.index]
     else:
         target = batch.row_targets["task"]
-    expected = functional.cross_entropy(answers, target.labels, torch.tensor(card.values.balance))
-    assert float(whole) == pytest.approx(float(expected), rel=1e-5)
+    expected = functional.cross_entropy(answers, target.labels, torch.tensor(config.values.balance))
+    assert float(batch_loss) == pytest.approx(float(expected), rel=1e-5)
     assert float(parts) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_a_higher_weight_finds_a_rare_class(tmp_path, model):
-    """One in eight is good; a model that has hardly begun to learn says bad of all, unless mistakes there are dear."""
+def test_a_higher_class_weight_raises_the_recall_of_a_rare_class(tmp_path, model):
+    """One in eight is good; after a few steps a model predicts bad for all, unless errors on good weigh more."""
     rows = toy_tasks.rows("classify", 700)
     good, bad = ([row for row in rows if row["label"] == label] for label in ("good", "bad"))
     sets = {"train": toy_tasks.write_rows(tmp_path / "train.jsonl", good[:20] + bad[:140]),

@@ -1,4 +1,4 @@
-"""Every structure answers every kind of task: encoders, decoders, both together, prefix and permuted models.
+"""Every kind of task with every structure: encoders, decoders, encoder-decoders, prefix and permutation models.
 
 `benchmarks/structures_table.py` trains each of them long enough to see whether it learns.
 """
@@ -32,21 +32,21 @@ ANSWER = {"classify": "label", "pair": "label", "regress": "score", "rank": "sco
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A model of each structure, made when it is first asked for."""
-    folder, made = tmp_path_factory.mktemp("structures"), {}
+    """A model of each structure, built on first use."""
+    folder, models_by_name = tmp_path_factory.mktemp("structures"), {}
 
     def of(name: str):
-        if name not in made:
+        if name not in models_by_name:
             more = ["network.decoder.layers=1"] if name in TWO_STACKS else []
-            made[name] = toy_tasks.save_model(folder / name, f"{name}@tiny", "network.layers=1", *more)
-        return made[name]
+            models_by_name[name] = toy_tasks.save_model(folder / name, f"{name}@tiny", "network.layers=1", *more)
+        return models_by_name[name]
 
     return of
 
 
 @pytest.mark.parametrize("kind", toy_tasks.MAKERS)
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_it_trains_saves_and_predicts(tmp_path, start, name, kind):
+def test_every_structure_trains_saves_and_predicts(tmp_path, start, name, kind):
     files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
     result = finetune(TaskArguments(kind, files), start(name), tmp_path / "run", steps=1,
                       changes=["training.batch_size=4"])
@@ -60,7 +60,7 @@ def test_it_trains_saves_and_predicts(tmp_path, start, name, kind):
 @pytest.mark.parametrize(("name", "kind", "saved"), [
     ("bart", "pair", "BartForSequenceClassification"), ("t5", "regress", "T5ForSequenceClassification"),
     ("t5", "tag", "T5ForTokenClassification"), ("bart", "tag", "StemmaNetwork"), ("mass", "qa", "StemmaNetwork")])
-def test_it_is_saved_as_the_matching_transformers_class(tmp_path, start, name, kind, saved):
+def test_models_are_saved_as_the_matching_transformers_class(tmp_path, start, name, kind, saved):
     files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
     finetune(TaskArguments(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == [saved]
@@ -69,8 +69,8 @@ def test_it_is_saved_as_the_matching_transformers_class(tmp_path, start, name, k
     assert model.task_config().values.stack == ("decoder" if model.is_encoder_decoder else "encoder")
 
 
-def test_the_encoder_alone_on_request(tmp_path, start):
-    """The decoder is gone then, and the objectives that wrote with it; the mean of the encoder's output answers."""
+def test_the_encoder_of_an_encoder_decoder_can_be_used_alone(tmp_path, start):
+    """The decoder and its objectives are dropped; the head reads the mean of the encoder's output."""
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     finetune(TaskArguments("classify", files), start("bart"), tmp_path / "run", steps=1,
              changes=["training.batch_size=4", "finetuning.stack=encoder"])
@@ -83,7 +83,7 @@ def test_the_encoder_alone_on_request(tmp_path, start):
     assert isinstance(stemma.load(tmp_path / "again").task_config().heads["task"], ClassHead)
 
 
-def test_a_single_stack_has_no_decoder(tmp_path, start):
+def test_requesting_the_decoder_of_a_single_stack_is_rejected(tmp_path, start):
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     with pytest.raises(UserError, match="finetuning.stack is decoder, and this BERT model has no decoder; leave it"):
         finetune(TaskArguments("classify", files), start("bert"), tmp_path / "run",
@@ -91,7 +91,7 @@ def test_a_single_stack_has_no_decoder(tmp_path, start):
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_features_from_the_layers_of_either_stack(tmp_path, start, stack):
+def test_features_come_from_the_layers_of_either_stack(tmp_path, start, stack):
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     finetune(TaskArguments("classify", files, features="all"), start("bart"), tmp_path / "run", steps=1,
              changes=["training.batch_size=4", f"finetuning.stack={stack}"])
@@ -99,7 +99,7 @@ def test_features_from_the_layers_of_either_stack(tmp_path, start, stack):
 
 
 def test_several_tasks_may_read_different_stacks(tmp_path, start):
-    """T5 classifies by its decoder and tags by its encoder; a model that does both keeps both."""
+    """T5 classifies with its decoder and tags with its encoder, so a model for both tasks keeps both."""
     lines = []
     for kind in ("classify", "tag"):
         files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
@@ -107,6 +107,6 @@ def test_several_tasks_may_read_different_stacks(tmp_path, start):
     (tmp_path / "plan.toml").write_text("\n".join(lines) + "\n")
     multitask(tmp_path / "plan.toml", start("t5"), tmp_path / "run", steps=1)
     model = stemma.load(tmp_path / "run")
-    assert {name: card.values.stack for name, card in model.task_configs.items()} == {"classify": "decoder",
+    assert {name: config.values.stack for name, config in model.task_configs.items()} == {"classify": "decoder",
                                                                                       "tag": "encoder"}
     assert all(ANSWER[kind] in stemma.predict(model, ASKED[kind], task=kind)[0] for kind in model.task_configs)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy_tasks
 from commands import stemma as command
-from conftest import SEED, heard
+from conftest import SEED, captured_log_messages
 
 import stemma
 from stemma.errors import UserError
@@ -29,17 +29,17 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory, model):
-    """(run, result, what was told) of two rates from two seeds each."""
+    """(run, result, log messages) of a sweep over two learning rates and two seeds."""
     folder = tmp_path_factory.mktemp("tried")
     sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
-    with heard() as told:
+    with captured_log_messages() as messages:
         result = finetune(TaskArguments("classify", sets), model, folder / "run", epochs=8, seed=FIRST,
                           changes=["training.batch_size=16"], trials=Sweep((1e-4, 5e-3), 2, ensemble=True))
-    return folder / "run", result, told
+    return folder / "run", result, messages
 
 
 def test_every_learning_rate_runs_with_every_seed_and_the_best_is_kept(tried):
-    run, result, told = tried
+    run, result, messages = tried
     names = [f"rate-{rate}-seed-{seed}" for rate in ("0.0001", "0.005") for seed in (FIRST, SECOND)]
     assert [trial["trial"] for trial in result["trials"]] == names
     assert sorted(folder.name for folder in (run / "trials").iterdir()) == names
@@ -51,16 +51,16 @@ def test_every_learning_rate_runs_with_every_seed_and_the_best_is_kept(tried):
                            "best": max(scores)}
         means[rate] = np.mean(scores)
     assert means[5e-3] > means[1e-4]  # so there is something to choose
-    chosen = result["chosen"]
-    assert chosen["rate"] == 5e-3
-    best = next(trial for trial in result["trials"] if trial["trial"] == chosen["trial"])
+    selected = result["chosen"]
+    assert selected["rate"] == 5e-3
+    best = next(trial for trial in result["trials"] if trial["trial"] == selected["trial"])
     assert best["metrics"] == result["metrics"]
     assert best["metrics"]["dev"]["accuracy"] == max(t["metrics"]["dev"]["accuracy"] for t in result["trials"][2:])
     for file in ("model/model.safetensors", "dev.jsonl", "test.jsonl", "recipe.toml", "log.jsonl"):
-        assert (run / file).read_bytes() == (run / "trials" / chosen["trial"] / file).read_bytes()
+        assert (run / file).read_bytes() == (run / "trials" / selected["trial"] / file).read_bytes()
     assert stemma.load(run).task_config().labels == ("bad", "good")
     assert json.loads((run / "result.json").read_text()) == result
-    assert any("2 seeds" in text and "±" in text for text in told)
+    assert any("2 seeds" in text and "±" in text for text in messages)
     assert not list(run.rglob("step-*"))  # of a finished trial the model is enough
     write_report(run)
     assert "--rates 0.0001,0.005 --restarts 2 --ensemble" in (run / "report.html").read_text()
@@ -85,9 +85,9 @@ def test_an_ensemble_averages_logits(tried):
                 (run / f"trials/rate-0.005-seed-{seed}/dev.jsonl").read_text().splitlines()]
                for seed in (FIRST, SECOND)]
     right = 0
-    for line, *said in zip(lines, *members, strict=True):
+    for line, *logits in zip(lines, *members, strict=True):
         # of two classes, the difference of logits is that of log chances
-        margin = np.mean([np.log(one["scores"]["good"]) - np.log(one["scores"]["bad"]) for one in said])
+        margin = np.mean([np.log(one["scores"]["good"]) - np.log(one["scores"]["bad"]) for one in logits])
         assert line["prediction"]["scores"]["good"] == pytest.approx(1 / (1 + np.exp(-margin)), abs=1e-4)
         right += line["prediction"]["label"] == line["label"]
     assert result["ensemble"]["members"] == 2
@@ -142,15 +142,15 @@ def test_a_diverging_learning_rate_loses(tmp_path, model, monkeypatch):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("options, told", [
+@pytest.mark.parametrize("options, messages", [
     (["--rates", "1e-5,fast"], "write numbers with commas"), (["--rates", "1e-5"], "training.learning_rate=1e-05"),
     (["--rates", "1e-5,1e-5"], "several different learning rates"), (["--rates", "0,1e-5"], "greater than 0"),
     (["--restarts", "0"], "must be 1 or more"), (["--ensemble"], "add --restarts"),
     (["--rates", "1e-5,2e-5", "training.learning_rate=1e-4"], "exclude each other"),
     (["--layers", "last4"], "add --features"), (["--class-weights", "1"], "there are 2 classes: bad, good")])
-def test_invalid_options_are_rejected_before_any_output(tmp_path, model, options, told):
+def test_invalid_options_are_rejected_before_any_output(tmp_path, model, options, messages):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=8)
     done = command("finetune", "classify", "--model", model, "--train", sets["train"], "--dev", sets["dev"], "--out",
                    tmp_path / "run", *options, "--json")
-    assert done.code == 2 and told in done.json["error"]
+    assert done.code == 2 and messages in done.json["error"]
     assert not (tmp_path / "run").exists()

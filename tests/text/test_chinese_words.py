@@ -1,4 +1,4 @@
-"""Chinese word starts: jieba's words inside runs of Chinese, nothing outside them."""
+"""Chinese word starts: jieba's words in Chinese text, and none in other text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stemma.text.chinese_words import cjk_word_starts, load_user_dictionary, seg
 TEXT = "我来到北京清华大学, hello 中国"
 
 
-def test_words_of_jieba():
+def test_word_starts_are_those_of_jieba():
     pytest.importorskip("jieba")
     starts = cjk_word_starts(TEXT)
     assert segmenter_name() == "jieba" and starts.dtype == bool and len(starts) == len(TEXT)
@@ -30,7 +30,7 @@ def test_without_jieba_every_character_is_a_word(monkeypatch):
         load_user_dictionary("words.txt")
 
 
-def test_user_dictionary_quietly_and_lazily(tmp_path):
+def test_a_user_dictionary_is_loaded_lazily_and_silently(tmp_path):
     pytest.importorskip("jieba")
     (tmp_path / "words.txt").write_text("石墨烯电池 99999\n", encoding="utf-8")
     program = (

@@ -1,4 +1,4 @@
-"""Cleaning: what each step takes, what it leaves alone, and that a file appears whole or not at all."""
+"""Cleaning: what each step removes and keeps, and that the output is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def random_text(rng: random.Random, count: int = 200) -> list[str]:
     return [rng.choice(VOCABULARY) for _ in range(count)]
 
 
-def taken(result: dict) -> dict[str, int]:
+def removed_by_step(result: dict) -> dict[str, int]:
     return {step["step"]: step["documents"] for step in result["steps"] if step["documents"]}
 
 
-@pytest.mark.parametrize(("given", "wanted"), [
+@pytest.mark.parametrize(("text", "expected"), [
     ("<p>One</p><p class='x'>two</p>", "One\n\ntwo"),
     ("a<script>var x = '<p>';</script>b", "a b"),
     ("R&amp;D &lt;3 &notanentity; &#8212;", "R&D <3 &notanentity; —"),
@@ -46,11 +46,11 @@ def taken(result: dict) -> dict[str, int]:
     ("soft\u00adhyphen\u200b zero\ufeff", "softhyphen zero"),
     ("a\u00a0 \t b  \r\n\r\n\r\n\r\n c\x07", "a b\n\nc"),
     ("e\u0301tude", "étude"),
-    ("你好，世界！ＡＢ", "你好，世界！ＡＢ"),  # full-width signs are how Chinese is written
-    ("می\u200cخواهم", "می\u200cخواهم"),  # this joiner is spelling
+    ("你好，世界！ＡＢ", "你好，世界！ＡＢ"),  # Chinese uses full-width punctuation
+    ("می\u200cخواهم", "می\u200cخواهم"),  # this joiner is part of the spelling
 ])
-def test_normalise(given: str, wanted: str) -> None:
-    assert normalize_text(given) == wanted
+def test_normalize_text(text: str, expected: str) -> None:
+    assert normalize_text(text) == expected
 
 
 @pytest.mark.parametrize(("rule", "text"), [
@@ -68,8 +68,8 @@ def test_normalise(given: str, wanted: str) -> None:
     ("max_repeated_runs", PROSE + " The printer reads an older manuscript by the window while it rains." * 2),
     ("placeholder", PROSE + " Lorem ipsum dolor sit amet."),
 ])
-def test_each_rule_finds_what_it_is_for(rule: str, text: str) -> None:
-    """Only that rule: with the rule loosened the document stays."""
+def test_each_rule_removes_its_kind_of_document(rule: str, text: str) -> None:
+    """Only that rule: if it is relaxed, the document stays."""
     assert first_failed_rule(PROSE, CleaningRules()) is None
     assert first_failed_rule(text, CleaningRules()) == rule
     loosened = {"min_words": 0, "max_words": 10**9, "min_word_length": 0.0, "max_word_length": 99.0, "max_symbols": 9.0,
@@ -77,7 +77,7 @@ def test_each_rule_finds_what_it_is_for(rule: str, text: str) -> None:
     assert first_failed_rule(text, CleaningRules(**{rule: loosened})) != rule
 
 
-def test_chinese_is_not_judged_by_the_length_of_its_words() -> None:
+def test_word_length_rules_do_not_apply_to_chinese() -> None:
     text = "今天下午，Ｂ区的 A 馆收到了一批旧书。管理员说，其中有三本是清代的刻本，保存得相当完整。" \
            "读者可以在下个月的展览上看到它们，也可以预约阅览，但是不能外借，因为纸张已经很脆弱了。"
     assert first_failed_rule(text, CleaningRules()) is None
@@ -95,62 +95,63 @@ def test_chinese_is_not_judged_by_the_length_of_its_words() -> None:
     ("Бібліотека отримала старі книги і її читачі раді.", "uk"), ("Η βιβλιοθήκη έλαβε παλιά βιβλία.", "el"),
     ("12 345 --- 678", None), ("Zyxwvut Qrstlmn Bcdfgh", None), ("", None),
 ])
-def test_language(text: str, language: str | None) -> None:
+def test_languages_are_identified(text: str, language: str | None) -> None:
     assert identify(text) == language
 
 
-def test_near_duplicates_are_found_and_strangers_are_not() -> None:
-    """Copies with a few words changed, so that the true share of common runs is known for each pair."""
+def test_near_duplicates_are_found_and_other_documents_are_not() -> None:
+    """Copies with a few changed words, for which the true Jaccard similarity is known."""
     rng = random.Random(3)
     originals = [random_text(rng) for _ in range(300)]
     copies, truth = [], []
     for text in originals[:200]:
         changed = list(text)
-        for place in rng.sample(range(len(text)), rng.choice([1, 2, 3, 6, 12])):
-            changed[place] = "changed"
-        one, other = (set(ngram_hashes(word_hashes(t), 5).tolist()) for t in (text, changed))
+        for index in rng.sample(range(len(text)), rng.choice([1, 2, 3, 6, 12])):
+            changed[index] = "changed"
+        original, copied = (set(ngram_hashes(word_hashes(t), 5).tolist()) for t in (text, changed))
         copies.append(changed)
-        truth.append(len(one & other) / len(one | other))
+        truth.append(len(original & copied) / len(original | copied))
     near = NearDuplicates(0.8)
     for text in originals + copies:
         near.add(" ".join(text))
     parents = near.duplicate_of()
     assert (parents[:300] == -1).all()
-    shares, found = np.array(truth), parents[300:] >= 0
-    assert (shares >= 0.86).sum() > 80
-    assert (shares <= 0.74).sum() > 50
-    assert found[shares >= 0.86].mean() > 0.97
-    assert found[shares <= 0.74].mean() < 0.03
-    assert (parents[300:][found] == np.arange(200)[found]).all(), "each is traced to its own original"
+    similarities, result = np.array(truth), parents[300:] >= 0
+    assert (similarities >= 0.86).sum() > 80
+    assert (similarities <= 0.74).sum() > 50
+    assert result[similarities >= 0.86].mean() > 0.97
+    assert result[similarities <= 0.74].mean() < 0.03
+    assert (parents[300:][result] == np.arange(200)[result]).all(), "a copy is assigned to another original"
 
 
-def test_bands_make_a_pair_at_the_threshold_meet() -> None:
+def test_the_bands_find_a_pair_at_the_threshold_with_probability_99_percent() -> None:
     for threshold in (0.3, 0.5, 0.8, 0.95):
         rows = band_rows(threshold)
         assert 1 - (1 - threshold**rows) ** (128 // rows) >= 0.99
-        assert 1 - (1 - threshold ** (rows + 1)) ** (128 // (rows + 1)) < 0.99, "no more comparisons than needed"
+        assert 1 - (1 - threshold ** (rows + 1)) ** (128 // (rows + 1)) < 0.99, "more comparisons than necessary"
 
 
-def test_the_whole_way(tmp_path: Path) -> None:
+def test_all_cleaning_steps_together(tmp_path: Path) -> None:
     rng = random.Random(5)
     long = [" ".join(random_text(rng)) + "." for _ in range(4)]
     near = long[1].replace(long[1].split()[50], "other", 1)
-    pieces = [long[0], long[1], "Only this.", long[0] + "  ", near, f"<b>{long[2]}</b>", "&nbsp;", long[3]]
-    (tmp_path / "raw.txt").write_text("\n\n".join(pieces) + "\n")
+    documents = [long[0], long[1], "Only this.", long[0] + "  ", near, f"<b>{long[2]}</b>", "&nbsp;", long[3]]
+    (tmp_path / "raw.txt").write_text("\n\n".join(documents) + "\n")
     result = clean([tmp_path / "raw.txt"], tmp_path / "out.txt", rules=load_rules(None, ["max_top_pair=1"]), show=1)
-    assert (tmp_path / "out.txt").read_text() == "".join(f"{text}\n\n" for text in long), "order kept, HTML gone"
-    assert taken(result) == {"normalise": 3, "empty": 1, "exact_duplicates": 1, "min_words": 1, "near_duplicates": 1}
+    assert (tmp_path / "out.txt").read_text() == "".join(f"{text}\n\n" for text in long), "order or markup is wrong"
+    assert removed_by_step(result) == {"normalise": 3, "empty": 1, "exact_duplicates": 1, "min_words": 1,
+                                       "near_duplicates": 1}
     assert (result["documents_in"], result["documents_out"]) == (8, 4)
-    assert result["characters_in"] == sum(map(len, pieces))
+    assert result["characters_in"] == sum(map(len, documents))
     assert result["characters_out"] == sum(map(len, long))
     assert result["characters_in"] - result["characters_out"] == sum(step["characters"] for step in result["steps"])
     examples = {step["step"]: step["examples"] for step in result["steps"]}
     assert (examples["min_words"], examples["empty"]) == (["Only this."], ["&nbsp;"])
     assert examples["near_duplicates"][0].startswith("document 2 of those left: ")
-    assert len(list(tmp_path.iterdir())) == 2, "nothing is left behind"
+    assert len(list(tmp_path.iterdir())) == 2, "temporary files are left"
 
 
-def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_cleaning_is_deterministic(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("\n".join([small_text(documents=60)] * 2))
     outs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     for out in outs:
@@ -160,21 +161,21 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len(set(texts)) == len(texts) <= 60
 
 
-def test_formats_separate_documents(tmp_path: Path) -> None:
-    """What separates documents in the file that is written never stands inside one."""
+def test_the_document_separator_never_occurs_inside_a_document(tmp_path: Path) -> None:
+
     lines = ['{"text": "First part of it.\\n\\nSecond part of it."}', '{"text": "Another one<br>in two lines."}']
     (tmp_path / "raw.jsonl").write_text("\n".join(lines))
-    for name, documents, wanted in [
+    for name, documents, expected in [
         ("a.txt", "blank", "First part of it.\nSecond part of it.\n\nAnother one\nin two lines.\n\n"),
         ("a.md", "line", "First part of it. Second part of it.\nAnother one in two lines.\n"),
         ("a.jsonl", "blank", '{"text": "First part of it.\\n\\nSecond part of it."}\n'
                              '{"text": "Another one\\nin two lines."}\n'),
     ]:
         clean([tmp_path / "raw.jsonl"], tmp_path / name, rules=LOOSE, documents=documents)
-        assert (tmp_path / name).read_text() == wanted
+        assert (tmp_path / name).read_text() == expected
 
 
-def test_lines_that_documents_share_are_kept_only_so_often(tmp_path: Path) -> None:
+def test_lines_shared_by_many_documents_are_removed(tmp_path: Path) -> None:
     documents = [f"Copyright of the archive.\nThe {word} page is about {word} alone."
                  for word in ("first", "second", "third")]
     (tmp_path / "raw.txt").write_text("\n\n".join(documents))
@@ -185,20 +186,20 @@ def test_lines_that_documents_share_are_kept_only_so_often(tmp_path: Path) -> No
     assert [step["characters"] for step in result["steps"] if step["step"] == "line_documents"] == [26]
 
 
-def test_only_the_wanted_language_stays(tmp_path: Path) -> None:
+def test_only_the_requested_language_is_kept(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("The dog is in the house with a cat.\nDer Hund ist mit einer Katze im Haus.\n")
     clean([tmp_path / "raw.txt"], tmp_path / "out.txt", rules=LOOSE, documents="line", languages=["de"])
     assert (tmp_path / "out.txt").read_text() == "Der Hund ist mit einer Katze im Haus.\n"
 
 
-def test_nothing_left_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
+def test_removing_all_documents_is_an_error_and_writes_no_file(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_text("One.\n\nTwo.\n")
     with pytest.raises(UserError, match=r"nothing is left of 2 documents; most fell to min_words \(2\)"):
         clean([tmp_path / "raw.txt"], tmp_path / "out.txt")
     assert [file.name for file in tmp_path.iterdir()] == ["raw.txt"]
 
 
-def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failure_leaves_the_old_output(tmp_path: Path) -> None:
     (tmp_path / "raw.txt").write_bytes(PROSE.encode() + b"\n\n" + b"good text " * 60_000 + b"\xff")
     (tmp_path / "out.txt").write_text("old")
     with pytest.raises(UserError, match="not utf-8"):
@@ -209,34 +210,34 @@ def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_rules_report_all_problems_at_once(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("min_word = 3\nmax_symbols = 'many'\nmin_word_length = 2\n")
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         load_rules(tmp_path / "rules.toml", ["min_letters=7", "oops"])
-    text = str(told.value)
+    text = str(error.value)
     assert "4 problems in the rules" in text
-    for said in ('Did you mean "min_words"', "max_symbols = many", "min_letters = 7", "not of the form key=value"):
-        assert said in text, text
+    for message in ('Did you mean "min_words"', "max_symbols = many", "min_letters = 7", "not of the form key=value"):
+        assert message in text, text
     with pytest.raises(UserError, match="min_words = 20"):
         load_rules(None, ["min_words=20", "max_words=10"])
 
 
-def test_rules_take_the_file_first_and_changes_on_top(tmp_path: Path) -> None:
+def test_changes_override_the_rules_file(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("min_words = 7\nmax_symbols = 1\n")
     rules = load_rules(tmp_path / "rules.toml", ["min_words=8"])
     assert (rules.min_words, rules.max_symbols, rules.max_bullets) == (8, 1.0, CleaningRules().max_bullets)
 
 
-def test_long_documents_come_in_parts(caplog) -> None:
+def test_documents_longer_than_the_limit_are_split(caplog) -> None:
     passages = [Passage("ab", True, "x"), Passage("cd", False, "x"), Passage("ef", False, "x"), Passage("g", True, "x")]
     assert list(whole_documents(passages)) == ["abcdef", "g"]
     assert list(whole_documents(passages, limit=4)) == ["abcd", "ef", "g"]
     assert len(caplog.messages) == 1
 
 
-def test_words() -> None:
+def test_normalized_words_are_lowercase_without_punctuation() -> None:
     assert normalized_words("Don't_stop, Ｗorld２: 你好 ab") == ["don", "t", "stop", "world2", "你", "好", "ab"]
 
 
-def test_published_filters_are_datatrove_s_own() -> None:
+def test_published_filters_are_those_of_datatrove() -> None:
     pytest.importorskip("spacy", reason="the extra `cluster` is not installed")
     filters = datatrove_filters(["gopher-quality", "c4"])
     assert filters["gopher-quality"](PROSE)[0] == PROSE
@@ -245,7 +246,7 @@ def test_published_filters_are_datatrove_s_own() -> None:
     assert filters["c4"](text)[0] == text.removesuffix("\nMenu"), "C4 takes lines out of documents"
 
 
-def test_an_unknown_published_filter_is_named() -> None:
+def test_an_unknown_filter_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UserError, match="choose gopher-quality.*Did you mean"):
         datatrove_filters(["gopher-qualty"])
 

@@ -20,7 +20,7 @@ KATAKANA = "コンピュータのアイデアをテストするプログラム�
 RUSSIAN = "Сегодня хорошая погода, давайте пойдём гулять в парк. Эта книга рассказывает об истории России."
 
 
-@pytest.mark.parametrize(("text", "written", "suggested"), [
+@pytest.mark.parametrize(("text", "encoding", "suggested"), [
     (FRENCH, "latin-1", "latin-1"), (GERMAN, "latin-1", "latin-1"), (SPANISH, "latin-1", "latin-1"),
     (SWEDISH, "latin-1", "latin-1"), (GERMAN, "cp1252", "latin-1"), (QUOTED, "cp1252", "cp1252"),
     ("caf\u00e9", "latin-1", "latin-1"), ("na\u00efve r\u00e9sum\u00e9s", "latin-1", "latin-1"),
@@ -30,22 +30,22 @@ RUSSIAN = "Сегодня хорошая погода, давайте пойдё
     (RUSSIAN, "cp1251", "cp1251"), (RUSSIAN, "koi8-r", "koi8-r"),
 ])
 @pytest.mark.parametrize("times", [1, 400])
-def test_a_language_is_known_by_its_characters(text, written, suggested, times, tmp_path):
+def test_the_right_encoding_is_suggested(text, encoding, suggested, times, tmp_path):
     path = tmp_path / "text.txt"
-    path.write_bytes("\n".join([text] * times).encode(written))
+    path.write_bytes("\n".join([text] * times).encode(encoding))
     with pytest.raises(UserError, match=f"is not utf-8 at byte .*; try --encoding {suggested}, or --errors replace"):
         list(read_text(path, "utf-8", "strict"))
 
 
 @pytest.mark.parametrize("content", [b"plain words \xff\xfe\xfd\x81\x8d then", bytes(range(128, 256)) * 4])
-def test_what_looks_like_no_text_gets_no_suggestion(content, tmp_path):
+def test_binary_data_gets_no_suggestion(content, tmp_path):
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(UserError, match="; use --errors replace"):
         list(read_text(tmp_path / "text.txt", "utf-8", "strict"))
 
 
-@pytest.mark.parametrize("tried", ["ascii", "utf-32-le", "gb18030"])
-def test_text_that_was_utf_8_all_along(tried, tmp_path):
+@pytest.mark.parametrize("wrong_encoding", ["ascii", "utf-32-le", "gb18030"])
+def test_utf_8_is_suggested_for_utf_8_text(wrong_encoding, tmp_path):
     (tmp_path / "text.txt").write_bytes(f"odd {FRENCH}€ {KOREAN}".encode())
     with pytest.raises(UserError, match="; try --encoding utf-8, or"):
-        list(read_text(tmp_path / "text.txt", tried, "strict"))
+        list(read_text(tmp_path / "text.txt", wrong_encoding, "strict"))

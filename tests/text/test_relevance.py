@@ -1,4 +1,4 @@
-"""Tables of query, title and label: three formats, labels by number or by word, faults by line."""
+"""Relevance tables of query, title and label: formats, numeric and text labels, and errors by line."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ROWS = [RelevanceExample("red shoe", "shoes, red", 2), RelevanceExample("river",
                 '{"query": "river", "title": "the \\"Po\\"", "label": "0", "more": 1}\n'),
     ("r.tsv", 'red shoe\tshoes, red\t2\nriver\tthe "Po"\t0\n'),
 ])
-def test_formats(tmp_path, name, text):
+def test_tsv_csv_and_jsonl_give_the_same_rows(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    found = open_relevance([tmp_path / name])
-    assert list(found.rows()) == ROWS and found.labels == ["0", "1", "2"]
-    assert list(found.rows()) == ROWS  # as often as one likes
+    result = open_relevance([tmp_path / name])
+    assert list(result.rows()) == ROWS and result.labels == ["0", "1", "2"]
+    assert list(result.rows()) == ROWS  # the rows can be read again
 
 
 def test_word_labels_are_numbered_in_sorted_order_over_all_files(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("query\ttitle\tlabel\nq\tt\tgood\n")
     (tmp_path / "b.tsv").write_text("query\ttitle\tlabel\nq\tt\tbad\nq\tt\tgood\n")
-    found = open_relevance([tmp_path])
-    assert [row.label for row in found.rows()] == [1, 0, 1] and found.labels == ["bad", "good"]
+    result = open_relevance([tmp_path])
+    assert [row.label for row in result.rows()] == [1, 0, 1] and result.labels == ["bad", "good"]
     assert caplog.messages == ['labels are numbered 0 = "bad", 1 = "good".']
 
 
@@ -39,7 +39,7 @@ def test_a_missing_header_is_reported(tmp_path, caplog):
     assert "has no header" in caplog.messages[0]
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
+@pytest.mark.parametrize(("name", "text", "message"), [
     ("r.tsv", "query\ttitle\nq\tt\n", "has no column label (its first line has: query, title)"),
     ("r.tsv", "query\ttitle\tlabel\nq\tt\n", "r.tsv, line 2 has 2 columns instead of 3"),
     ("r.tsv", "query\ttitle\tlabel\n\nq\t\t1\n", "r.tsv, line 3 has no title"),
@@ -51,11 +51,11 @@ def test_a_missing_header_is_reported(tmp_path, caplog):
     ("r.jsonl", "{\n", "line 1 is not JSON"), ("r.tsv", "query\ttitle\tlabel\nq\tt\t254\n", "a few numbers from 0 on"),
     ("r.tsv", "query\ttitle\tlabel\n" + "".join(f"q\tt\tw{n}\n" for n in range(255)), "holds 255 different values"),
 ])
-def test_bad_tables(tmp_path, name, text, said):
+def test_invalid_tables_are_refused(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as caught:
         open_relevance([tmp_path / name])
-    assert name in str(caught.value) and said in str(caught.value)
+    assert name in str(caught.value) and message in str(caught.value)
 
 
 def test_standard_input_cannot_be_read_twice():

@@ -1,4 +1,4 @@
-"""Sentence starts: English and Chinese, wrapped or a line each, and fast enough for whole corpora."""
+"""Sentence splitting: English and Chinese, wrapped text or one sentence per line, and speed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def split(text, lines="auto"):
     ["「行くよ。」", "彼は言った。"],
     ["他走了……", "天黑了。"],
 ])  # fmt: skip
-def test_known_sentences(sentences):
+def test_sentences_are_split(sentences):
     glue = "" if ord(sentences[0][0]) > 0x2fff else " "
     assert split(glue.join(sentences)) == sentences
     assert split("  \n" + glue.join(sentences) + " \n", "split") == sentences
 
 
-def test_mixed_scripts_and_numbered_lists():
+def test_mixed_scripts_and_numbered_lists_are_split():
     assert split("Hello there. 再见!我走了。Bye. ") == ["Hello there.", "再见!", "我走了。", "Bye."]
     assert split("1. Introduction is long. What follows?") == ["1. Introduction is long.", "What follows?"]
 
@@ -45,11 +45,12 @@ def test_text_without_capitals_is_still_split():
     assert split("A fine film. it works.") == ["A fine film. it works."]
 
 
-def test_line_modes():
-    listed, wrapped = "It rains.\nNot a stop\nHe left. She too.\n", "A sentence that\ngoes on. And\nends.\n\nTitle\n"
-    assert split(listed) == ["It rains.", "Not a stop", "He left.", "She too."]
+def test_line_modes_split_at_lines_sentences_or_both():
+    one_per_line = "It rains.\nNot a stop\nHe left. She too.\n"
+    wrapped = "A sentence that\ngoes on. And\nends.\n\nTitle\n"
+    assert split(one_per_line) == ["It rains.", "Not a stop", "He left.", "She too."]
     assert split(wrapped) == ["A sentence that\ngoes on.", "And\nends.", "Title"]
-    assert split(listed, "line") == ["It rains.", "Not a stop", "He left. She too."]
+    assert split(one_per_line, "line") == ["It rains.", "Not a stop", "He left. She too."]
     assert split(wrapped, "split") == ["A sentence that\ngoes on.", "And\nends.", "Title"]
     assert split("No stop\n\nhere. Yes", "split") == ["No stop\n\nhere.", "Yes"]
     with pytest.raises(UserError, match="choose line, split or auto"):
@@ -57,7 +58,7 @@ def test_line_modes():
 
 
 @pytest.mark.parametrize("lines", ["auto", "split", "line"])
-def test_starts_rise_and_stand_on_text(lines):
+def test_starts_increase_and_are_never_white_space(lines):
     text = " \n a. B? “C!” \n\n。。 d... \u3000E"
     starts = sentence_starts(text, lines)
     assert starts.dtype == np.int64 and (np.diff(starts) > 0).all() and starts[0] == 3
@@ -65,7 +66,7 @@ def test_starts_rise_and_stand_on_text(lines):
     assert sentence_starts("", lines).size == sentence_starts(" \n\t", lines).size == 0
 
 
-def test_speed():
+def test_splitting_is_faster_than_5_mb_per_second():
     text = "The quick brown fox jumps over the lazy dog near the river, and Mr. Brown sees it all from there. " * 20_000
     best = min(_seconds(text) for _ in range(3))
     assert len(text) / best > 5e6  # measured at 23 MB/s; the slack is for busy machines

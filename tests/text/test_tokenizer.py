@@ -1,4 +1,4 @@
-"""Tokenizers: trained the same every time, saved so that AutoTokenizer agrees, loaded from every older layout."""
+"""Tokenizers: deterministic training, agreement with AutoTokenizer, and loading of all published formats."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def trained():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lower_case_is_learnt_and_read_where_it_is_asked_for(kind):
-    """Capitals make no difference to the ids, nor to the vocabulary; otherwise they make one to both."""
+def test_lowercase_applies_to_training_and_encoding(kind):
+    """With lowercase, capitals change neither the ids nor the vocabulary; without it they change both."""
     lines = [line for word in ("river", "stone", "letter") for line in (f"{word} {word}", f"{word.upper()} a")] * 20
-    lower, kept = (train_tokenizer(iter(lines), kind, 460, lowercase=lowercase,
-                                   roles=set(SPECIAL_TOKENS[kind]) - {"sentinel"})
-                   for lowercase in (True, False))
-    assert (lower.lowercase, kept.lowercase) == (True, False)
-    low, high = ([one.encode_batch([text], special=False)[0].ids for text in ("river stone", "RIVER Stone")]
-                 for one in (lower, kept))
+    lowercased, cased = (train_tokenizer(iter(lines), kind, 460, lowercase=lowercase,
+                                         roles=set(SPECIAL_TOKENS[kind]) - {"sentinel"})
+                         for lowercase in (True, False))
+    assert (lowercased.lowercase, cased.lowercase) == (True, False)
+    low, high = ([tokenizer.encode_batch([text], special=False)[0].ids for text in ("river stone", "RIVER Stone")]
+                 for tokenizer in (lowercased, cased))
     assert low[0] == low[1] and high[0] != high[1]
-    pieces = set(kept.backend.get_vocab()) - set(SPECIAL_TOKENS[kind].values())
+    pieces = set(cased.backend.get_vocab()) - set(SPECIAL_TOKENS[kind].values())
     assert any("R" in piece for piece in pieces)
-    known = set(lower.backend.get_vocab()) - set(SPECIAL_TOKENS[kind].values())
-    assert kind == "byte_bpe" or not any("R" in piece for piece in known)  # every byte is a piece there
+    lower_pieces = set(lowercased.backend.get_vocab()) - set(SPECIAL_TOKENS[kind].values())
+    assert kind == "byte_bpe" or not any("R" in piece for piece in lower_pieces)  # it has all bytes
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_role_is_reserved(trained, kind):
+def test_every_special_token_is_in_the_vocabulary(trained, kind):
     tokenizer = trained[kind]
     assert tokenizer.kind == kind and tokenizer.lowercase == (kind == "wordpiece")
     assert set(tokenizer.special_token_ids) == set(SPECIAL_TOKENS[kind]) and len(tokenizer.sentinels) == 100
@@ -68,7 +68,7 @@ def test_every_role_is_reserved(trained, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_survives(trained, kind):
+def test_decoding_an_encoded_text_gives_the_text(trained, kind):
     tokenizer = trained[kind]
     text = "the new river of Anna" if kind != "wordpiece" else "the new river of anna"
     encoding = tokenizer.encode(text, special=False)
@@ -79,7 +79,7 @@ def test_text_survives(trained, kind):
     assert tokenizer.encode_batch([text, "x"], special=False)[0].ids == encoding.ids
 
 
-def test_what_each_kind_does_with_text(trained):
+def test_each_kind_tokenizes_text_as_expected(trained):
     def pieces(kind, text):
         return trained[kind].encode(text, special=False).tokens
 
@@ -105,13 +105,13 @@ for kind in sys.argv[1:]:
 
 
 def test_training_twice_gives_the_same_bytes():
-    # Rust's hash maps are seeded per process, so each training gets a process of its own.
+    # Rust's hash maps are seeded per process, so each training runs in a separate process
     runs = [subprocess.run([sys.executable, "-c", PROGRAM, *KINDS], capture_output=True, text=True) for _ in range(3)]
     assert len(runs[0].stdout.splitlines()) == len(KINDS), runs[0].stderr
     assert runs[0].stdout == runs[1].stdout == runs[2].stdout
 
 
-def test_roles_can_be_narrowed():
+def test_only_requested_special_tokens_are_added():
     tokenizer = train_tokenizer(iter(STORY), "wordpiece", 400, lowercase=True, roles={"mask", "start"})
     assert tokenizer.special_token_ids == {"padding": 0, "unknown": 1, "start": 2,
                                            "mask": 3} and tokenizer.sentinels == []
@@ -129,15 +129,15 @@ def test_roles_can_be_narrowed():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_vocab_size_warns_and_a_small_one_is_an_error(kind, caplog):
     tokenizer = train_tokenizer(iter(STORY), kind, 5000, lowercase=False)
-    (said,) = caplog.messages
-    assert tokenizer.vocab_size < 5000 and f"only {tokenizer.vocab_size} pieces" in said
+    (message,) = caplog.messages
+    assert tokenizer.vocab_size < 5000 and f"only {tokenizer.vocab_size} pieces" in message
     least = 110 if kind not in ("word", "character") else 100
     with pytest.raises(UserError, match=f"vocabulary of {least} is too small"):
         train_tokenizer(iter(STORY), kind, least, lowercase=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_text_and_broken_text(kind):
+def test_empty_text_and_reading_errors_are_raised(kind):
     def broken():
         yield from STORY
         raise UserError("byte 7")
@@ -148,7 +148,7 @@ def test_no_text_and_broken_text(kind):
         train_tokenizer(broken(), kind, 500, lowercase=False)
 
 
-def test_unknown_kind():
+def test_an_unknown_kind_is_refused_with_a_suggestion():
     with pytest.raises(UserError, match='Did you mean "wordpiece"'):
         train_tokenizer(iter(STORY), "word_piece", 500, lowercase=False)
 
@@ -184,7 +184,7 @@ def test_auto_tokenizer_agrees_beside_a_bert_config(trained, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_loaded_and_pickled_it_is_the_same(trained, tmp_path, kind):
+def test_a_loaded_or_pickled_tokenizer_is_the_same(trained, tmp_path, kind):
     trained[kind].save(tmp_path, "start A separator", "start A separator B separator")
     first = trained[kind].with_template("start A separator", "start A separator B separator")
     again = pickle.loads(pickle.dumps(first))
@@ -193,11 +193,11 @@ def test_saved_loaded_and_pickled_it_is_the_same(trained, tmp_path, kind):
             assert getattr(other, name) == getattr(trained[kind], name)
         assert np.array_equal(other.special_ids, trained[kind].special_ids)
         assert [other.encode(text, "b").ids for text in ODD] == [first.encode(text, "b").ids for text in ODD]
-    assert trained[kind].encode("The river").ids == first.encode("The river", special=False).ids  # a copy was changed
+    assert trained[kind].encode("The river").ids == first.encode("The river", special=False).ids  # template on a copy
     assert len({tokenizer.fingerprint for tokenizer in trained.values()}) == len(KINDS)
 
 
-def test_offsets_exclude_the_space(trained):
+def test_offsets_exclude_leading_spaces(trained):
     text = "The river, Anna"
     offsets = trained["byte_bpe"].with_template("start A separator", "A B").encode(text).offsets
     assert [text[a:b] for a, b in offsets] == ["", "The", "river", ",", *[text[a:b] for a, b in offsets[4:-1]], ""]
@@ -209,7 +209,7 @@ BERT_PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the",
 @pytest.mark.parametrize(("extra", "config", "lowercase"), [
     ([], None, True), (["The"], None, False), (["The"], {"do_lower_case": True}, True), (["Ⅷ"], None, True),
 ])  # fmt: skip
-def test_bert_vocabulary(tmp_path, extra, config, lowercase):
+def test_a_bert_vocabulary_is_read(tmp_path, extra, config, lowercase):
     (tmp_path / "vocab.txt").write_text("\n".join(BERT_PIECES + extra) + "\n", encoding="utf-8")
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -228,10 +228,10 @@ def test_bert_vocabulary(tmp_path, extra, config, lowercase):
 @pytest.mark.parametrize("names", [("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"),
                                    ("my-encoder.json", "my-vocab.bpe")])  # fmt: skip
 @pytest.mark.parametrize("roberta", [False, True])
-def test_gpt2_and_roberta_vocabularies(trained, tmp_path, names, roberta):
+def test_gpt2_and_roberta_vocabularies_are_read(trained, tmp_path, names, roberta):
     model = json.loads(trained["byte_bpe"].backend.to_str())["model"]
     vocabulary = model["vocab"] if roberta else {
-        piece: number for piece, number in model["vocab"].items() if number not in set(range(105))
+        piece: token_id for piece, token_id in model["vocab"].items() if token_id not in set(range(105))
     } | {"<|endoftext|>": 0}  # fmt: skip
     (tmp_path / names[0]).write_text(json.dumps(vocabulary))
     (tmp_path / names[1]).write_text("#version: 0.2\n" + "\n".join(" ".join(merge) for merge in model["merges"]))
@@ -245,7 +245,7 @@ def test_gpt2_and_roberta_vocabularies(trained, tmp_path, names, roberta):
         assert tokenizer.encode("The<|endoftext|>").tokens == ["The", "<|endoftext|>"]
 
 
-def test_gpt_vocabulary(tmp_path):
+def test_a_gpt_vocabulary_is_read(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps({"<unk>": 0, "a": 1, "b</w>": 2, "ab</w>": 3, "a</w>": 4}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
     tokenizer = Tokenizer.load(tmp_path)
@@ -254,7 +254,7 @@ def test_gpt_vocabulary(tmp_path):
 
 
 def test_unigram_has_a_piece_for_every_frequent_word():
-    """Also for one that begins no longer word: "they", beside "the". As few pieces as SentencePiece's own trainer."""
+    """Also for "they", although "the" is a piece. Texts have as few pieces as with SentencePiece's trainer."""
     sentencepiece = pytest.importorskip("sentencepiece")
     text = [line.lower() for topic in topics.values() for line in topic.splitlines() if line.strip()]
     text = text[:4000]
@@ -268,23 +268,23 @@ def test_unigram_has_a_piece_for_every_frequent_word():
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text), model_writer=model, vocab_size=2000,
                                              minloglevel=2, num_threads=1, character_coverage=1.0)
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    count = sum(len(one.ids) for one in ours.encode_batch(text, special=False))
+    count = sum(len(encoding.ids) for encoding in ours.encode_batch(text, special=False))
     assert count < 1.1 * sum(map(len, theirs.encode(text)))
 
 
-def test_unigram_of_very_many_words_learns_from_the_frequent_ones(monkeypatch):
+def test_unigram_training_on_too_many_words_uses_the_frequent_ones(monkeypatch):
     monkeypatch.setattr(train_module, "MAX_DISTINCT_WORDS", 20)
     few, again = (train_tokenizer(iter([*STORY, "Once: ж."]), "unigram", 200, lowercase=False, roles=set())
                   for _ in range(2))
     assert few.backend.to_str() == again.backend.to_str()
     assert few.encode("river", special=False).tokens == ["▁river"]
-    # no character is forgotten
+    # all characters stay in the vocabulary
     assert few.special_id("unknown") not in few.encode("ж Once 14 naïve", special=False).ids
 
 
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_sentencepiece_agrees(tmp_path, kind, fallback):
+def test_sentencepiece_models_are_read_and_agree(tmp_path, kind, fallback):
     sentencepiece = pytest.importorskip("sentencepiece")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -302,7 +302,7 @@ def test_sentencepiece_agrees(tmp_path, kind, fallback):
         Tokenizer.load(tmp_path)
 
 
-def test_roles_from_the_configuration(trained, tmp_path):
+def test_special_tokens_are_read_from_the_config(trained, tmp_path):
     trained["wordpiece"].save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     config |= {"cls_token": {"content": "[S7]"}, "mask_token": "[nowhere]"}
@@ -311,7 +311,7 @@ def test_roles_from_the_configuration(trained, tmp_path):
     assert tokenizer.special_id("start") == tokenizer.sentinels[7] and tokenizer.special_id("mask") == 4
 
 
-def test_a_loaded_tokenizer_neither_cuts_nor_pads(trained, tmp_path):
+def test_a_loaded_tokenizer_neither_truncates_nor_pads(trained, tmp_path):
     trained["word"].save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     content["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
@@ -321,7 +321,7 @@ def test_a_loaded_tokenizer_neither_cuts_nor_pads(trained, tmp_path):
     assert len(Tokenizer.load(tmp_path).encode("the the the the the").ids) == 5
 
 
-@pytest.mark.parametrize(("files", "said"), [
+@pytest.mark.parametrize(("files", "message"), [
     ({}, "no tokenizer in"), ({"tokenizer.json": "{"}, "no readable tokenizer"), ({"tokenizer.json": "[]"}, "neither"),
     ({"tokenizer.json": '{"model": {}}'}, "no readable tokenizer"), ({"vocab.txt": "a\nb\n"}, r"\[UNK\] among them"),
     ({"vocab.txt": b"\xff\xfe"}, "no readable tokenizer"), ({"vocab.json": "{}"}, "no tokenizer in"),
@@ -329,14 +329,14 @@ def test_a_loaded_tokenizer_neither_cuts_nor_pads(trained, tmp_path):
     ({"x.model": "nonsense"}, r"x\.model is no readable tokenizer"), ({"x.model": ""}, "without pieces"),
     ({"vocab.txt": "[UNK]\na", "tokenizer_config.json": "{"}, "tokenizer_config.json is damaged"),
 ])  # fmt: skip
-def test_damaged_or_unknown_files(tmp_path, files, said):
+def test_damaged_or_unknown_files_are_refused(tmp_path, files, message):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Tokenizer.load(tmp_path)
 
 
-def test_other_files_and_missing_ones(tmp_path):
+def test_other_and_missing_files_are_refused(tmp_path):
     (tmp_path / "notes.pdf").write_bytes(b"%PDF")
     with pytest.raises(UserError, match="notes.pdf is no readable tokenizer"):
         Tokenizer.load(tmp_path / "notes.pdf")
@@ -344,7 +344,7 @@ def test_other_files_and_missing_ones(tmp_path):
         Tokenizer.load(tmp_path / "none")
 
 
-def test_a_changed_byte_is_noticed(trained, tmp_path):
+def test_a_changed_byte_is_refused(trained, tmp_path):
     from stemma.atomic_files import write_checksums
 
     trained["word"].save(tmp_path)
@@ -356,7 +356,7 @@ def test_a_changed_byte_is_noticed(trained, tmp_path):
         Tokenizer.load(tmp_path)
 
 
-def test_no_such_id(trained):
+def test_an_unknown_id_is_refused(trained):
     with pytest.raises(UserError, match="no token has the id 99999"):
         trained["word"].id_to_token(99999)
     assert trained["word"].token_to_id("zebra") is None
@@ -368,8 +368,8 @@ def test_padding_is_on_the_left_if_the_start_token_is_last(trained, tmp_path):
     tokenizer = trained["wordpiece"]
     tokenizer.save(tmp_path / "xlnet", "A separator start", "A separator B separator start")
     tokenizer.save(tmp_path / "bert", "start A separator", "start A separator B:1 separator:1")
-    read = {name: AutoTokenizer.from_pretrained(tmp_path / name) for name in ("xlnet", "bert")}
-    rows = {name: found(["the river", "the old river of the north"], padding=True)["input_ids"]
-            for name, found in read.items()}
+    tokenizers = {name: AutoTokenizer.from_pretrained(tmp_path / name) for name in ("xlnet", "bert")}
+    rows = {name: reference(["the river", "the old river of the north"], padding=True)["input_ids"]
+            for name, reference in tokenizers.items()}
     assert {row[-1] for row in rows["xlnet"]} == {tokenizer.special_id("start")}
     assert {row[0] for row in rows["bert"]} == {tokenizer.special_id("start")}

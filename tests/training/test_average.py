@@ -1,4 +1,4 @@
-"""The mean of checkpoints: exactly the mean, of the newest, and only of those that are sound."""
+"""Checkpoint averaging is the exact mean of the newest checkpoints, and refuses damaged ones."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ def weights_of(folder):
     return load_file(folder / "weights.safetensors")
 
 
-def test_the_model_is_the_mean_of_the_newest(run, tmp_path):
+def test_the_average_is_the_mean_of_the_newest_checkpoints(run, tmp_path):
     result = average(run, 2, tmp_path / "mean")
     assert result == {"run": str(run), "out": str(tmp_path / "mean"), "checkpoints": 2, "steps": [4, 6]}
-    (newest, older), found = map(weights_of, checkpoints_newest_first(run)[:2]), stemma.load(tmp_path
-        / "mean").network.state_dict()
+    newest, older = map(weights_of, checkpoints_newest_first(run)[:2])
+    actual = stemma.load(tmp_path / "mean").network.state_dict()
     assert any(not torch.equal(newest[name], older[name]) for name in newest)
     for name, tensor in newest.items():
         expected = (tensor.double() + older[name].double()) / 2
-        assert torch.equal(found[name], expected.float()), name
+        assert torch.equal(actual[name], expected.float()), name
 
 
-def test_the_mean_of_one_is_the_model_itself(run, tmp_path):
+def test_the_average_of_one_checkpoint_is_the_model(run, tmp_path):
     average(run, 1, tmp_path / "mean")
     assert (tmp_path / "mean/model.safetensors").read_bytes() == (run / "model/model.safetensors").read_bytes()
     assert stemma.load(tmp_path / "mean").recipe.label == "bert@tiny"
 
 
-def test_sums_are_made_in_double(tmp_path):
-    """In single precision a sum of large and small numbers forgets the small ones."""
+def test_weights_are_summed_in_double_precision(tmp_path):
+    """In single precision the sum of large and small numbers loses the small ones."""
     values = [3e7, 1.0, 1.0, -3e7, 2.0]
-    for number, value in enumerate(values):
-        save_file({"w": torch.tensor([value]), "count": torch.tensor([number])}, tmp_path / f"{number}")
-    found = {"w": torch.zeros(1), "count": torch.zeros(1, dtype=torch.int64)}
-    load_averaged_weights(found, [tmp_path / str(number) for number in range(5)])
-    assert found["w"].item() == np.float32(0.8) and found["count"].item() == 0  # whole numbers: the newest
+    for index, value in enumerate(values):
+        save_file({"w": torch.tensor([value]), "count": torch.tensor([index])}, tmp_path / f"{index}")
+    result = {"w": torch.zeros(1), "count": torch.zeros(1, dtype=torch.int64)}
+    load_averaged_weights(result, [tmp_path / str(index) for index in range(5)])
+    assert result["w"].item() == np.float32(0.8) and result["count"].item() == 0  # integers are not averaged
 
 
-def test_a_place_is_named_or_found(run, tmp_path):
+def test_the_default_output_is_the_folder_averaged_in_the_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     assert average(tmp_path / "run", 3)["out"] == str(tmp_path / "run/averaged")
     assert stemma.load(tmp_path / "run/averaged").tokenizer is not None
@@ -67,7 +67,7 @@ def test_a_place_is_named_or_found(run, tmp_path):
     average(tmp_path / "run", 2, overwrite=True)
 
 
-def test_an_unfinished_run_takes_its_vocabulary_from_the_corpus(run, tmp_path):
+def test_averaging_an_unfinished_run_uses_the_tokenizer_of_the_corpus(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/model")
     assert average(tmp_path / "run", 2)["steps"] == [4, 6]
@@ -78,7 +78,7 @@ def test_an_unfinished_run_takes_its_vocabulary_from_the_corpus(run, tmp_path):
         average(tmp_path / "run", 2, overwrite=True)
 
 
-def test_what_cannot_be_averaged(run, tmp_path):
+def test_missing_and_damaged_checkpoints_are_refused(run, tmp_path):
     with pytest.raises(UserError, match=r"has 3 checkpoints, not 5; use --last 3, or .*keep_checkpoints=5"):
         average(run, 5, tmp_path / "mean")
     with pytest.raises(UserError, match="--last must be 1 or more"):

@@ -1,4 +1,4 @@
-"""Callbacks hear of steps, looks and checkpoints, may end the training, and a resumed run ends where it would have."""
+"""Callbacks are called at steps, validations and checkpoints, and may stop the training, also of a resumed run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CeilingSettings(CallbackSettings):
 
 @register("callback", "ceiling", CeilingSettings)
 class Ceiling(Callback):
-    """Ends the training after so many steps."""
+    """Stops the training after a number of steps."""
     def __init__(self, settings):
         self.settings = settings
 
@@ -34,23 +34,23 @@ class Ceiling(Callback):
 '''
 
 
-class Noted(stemma.Callback):
+class RecordingCallback(stemma.Callback):
     def __init__(self, last=None):
-        self.heard, self.last = [], last
+        self.events, self.last = [], last
 
     def on_step(self, trainer, report):
         assert report.loss == trainer.state.loss and report.details["learning_rate"] > 0
-        self.heard.append(("step", trainer.state.step))
-        torch.rand(10)  # whoever draws does not disturb the run
+        self.events.append(("step", trainer.state.step))
+        torch.rand(10)  # a callback may draw random numbers
         return trainer.state.step == self.last
 
     def on_validation(self, trainer, metrics):
         metrics["doubled"] = 2 * metrics["validation_loss"]
-        self.heard.append(("validation", trainer.state.step))
+        self.events.append(("validation", trainer.state.step))
 
     def on_checkpoint(self, trainer, folder):
         assert (folder / "weights.safetensors").is_file() and trainer.network is not None
-        self.heard.append(("checkpoint", int(folder.name.removeprefix("step-"))))
+        self.events.append(("checkpoint", int(folder.name.removeprefix("step-"))))
 
 
 def train(run, corpus_folder, *callbacks, changes=(), steps=8):
@@ -62,52 +62,52 @@ def weights(run):
     return (run / "model/model.safetensors").read_bytes()
 
 
-def test_each_event_is_heard_in_order_and_changes_nothing(tmp_path, corpus_folder):
-    noted = Noted()
-    result = train(tmp_path / "heard", corpus_folder, noted)
-    of_kind = {kind: [step for what, step in noted.heard if what == kind] for kind, _ in noted.heard}
-    assert of_kind == {"step": [*range(1, 9)], "validation": [4, 8], "checkpoint": [3, 6, 8]}
-    assert noted.heard[-3:] == [("step", 8), ("validation", 8), ("checkpoint", 8)]
-    lines = [json.loads(line) for line in (tmp_path / "heard/log.jsonl").read_text().splitlines()]
+def test_callbacks_are_called_in_order_and_do_not_change_training(tmp_path, corpus_folder):
+    recorder = RecordingCallback()
+    result = train(tmp_path / "recorded", corpus_folder, recorder)
+    steps_by_event = {kind: [step for event, step in recorder.events if event == kind] for kind, _ in recorder.events}
+    assert steps_by_event == {"step": [*range(1, 9)], "validation": [4, 8], "checkpoint": [3, 6, 8]}
+    assert recorder.events[-3:] == [("step", 8), ("validation", 8), ("checkpoint", 8)]
+    lines = [json.loads(line) for line in (tmp_path / "recorded/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "doubled" in line] == [4, 8]
     assert result["doubled"] == 2 * result["validation_loss"]
-    train(tmp_path / "silent", corpus_folder)
-    assert weights(tmp_path / "heard") == weights(tmp_path / "silent")
+    train(tmp_path / "plain", corpus_folder)
+    assert weights(tmp_path / "recorded") == weights(tmp_path / "plain")
 
 
-def test_a_callback_ends_the_training_also_of_a_run_that_is_resumed(tmp_path, corpus_folder, monkeypatch):
-    ended = train(tmp_path / "ended", corpus_folder, Noted(last=5))
+def test_a_callback_stops_training_also_in_a_resumed_run(tmp_path, corpus_folder, monkeypatch):
+    ended = train(tmp_path / "ended", corpus_folder, RecordingCallback(last=5))
     assert ended["steps"] == 5 and (tmp_path / "ended/checkpoints/step-5").is_dir()
 
     class KilledError(Exception):
         pass
 
-    def killed(loop):
+    def raise_killed(loop):
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop_module.Trainer, "summarize", killed)  # after the last checkpoint, before the model
+        patch.setattr(loop_module.Trainer, "summarize", raise_killed)  # after the last checkpoint, before the model
         with pytest.raises(KilledError):
-            train(tmp_path / "killed", corpus_folder, Noted(last=5))
-    assert stemma.resume(tmp_path / "killed")["steps"] == 5  # nobody says it again
+            train(tmp_path / "killed", corpus_folder, RecordingCallback(last=5))
+    assert stemma.resume(tmp_path / "killed")["steps"] == 5  # without the callback
     assert weights(tmp_path / "killed") == weights(tmp_path / "ended")
 
 
-def test_a_fine_tune_calls_them_too(tmp_path, corpus_folder):
+def test_a_fine_tune_calls_its_callbacks(tmp_path, corpus_folder):
     train(tmp_path / "run", corpus_folder)
     rows = [f"{'good' if n % 2 else 'bad'} text {n}\t{n % 2}" for n in range(12)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]))
-    noted = Noted()
+    recorder = RecordingCallback()
     result = stemma.finetune("classify", tmp_path / "run", tmp_path / "rows.tsv", tmp_path / "rows.tsv",
-                             tmp_path / "tuned", steps=3, callbacks=[noted])
-    assert [step for what, step in noted.heard if what == "step"] == [1, 2, 3] and "doubled" in result
-    heard = len(noted.heard)
+                             tmp_path / "tuned", steps=3, callbacks=[recorder])
+    assert [step for event, step in recorder.events if event == "step"] == [1, 2, 3] and "doubled" in result
+    num_events = len(recorder.events)
     stemma.finetune("classify", tmp_path / "run", tmp_path / "rows.tsv", tmp_path / "rows.tsv", tmp_path / "other",
                     steps=3)
-    assert len(noted.heard) == heard  # only in the call that they are given to
+    assert len(recorder.events) == num_events  # callbacks belong to one call
 
 
-def test_a_plug_in_brings_one_that_a_recipe_names(tmp_path, corpus_folder, monkeypatch):
+def test_a_recipe_can_name_a_callback_of_a_plug_in(tmp_path, corpus_folder, monkeypatch):
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     plugin = tmp_path / "ceiling.py"
@@ -117,7 +117,7 @@ def test_a_plug_in_brings_one_that_a_recipe_names(tmp_path, corpus_folder, monke
     assert train(tmp_path / "run", corpus_folder, changes=named)["steps"] == 2
     written = (tmp_path / "run/recipe.toml").read_text()
     assert "[training.callbacks.ceiling]" in written and "ceiling.py" in written
-    # a fine-tune does not inherit it, as it does not inherit other choices for one run
+    # a fine-tune does not inherit callbacks, as it inherits no other setting of the run
     rows = [f"{'good' if n % 2 else 'bad'} text {n}\t{n % 2}" for n in range(8)]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]))
     assert stemma.finetune("classify", tmp_path / "run", tmp_path / "rows.tsv", tmp_path / "rows.tsv",
@@ -129,15 +129,15 @@ def test_a_plug_in_brings_one_that_a_recipe_names(tmp_path, corpus_folder, monke
     assert "training.callbacks.two.step" in str(caught.value.problems)
 
 
-def test_what_is_no_callback_is_refused_before_anything_is_made(tmp_path, corpus_folder):
-    for wrong in (Noted, print, object()):
+def test_an_object_without_callback_methods_is_refused_before_the_run_is_created(tmp_path, corpus_folder):
+    for wrong in (RecordingCallback, print, object()):
         with pytest.raises(UserError, match=r"is no callback: it has none of on_step, on_validation, on_checkpoint"):
             train(tmp_path / "run", corpus_folder, wrong)
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_without_callbacks_and_methods_stay_as_they_were():
-    """Keys that came later are in no resolved recipe, so that the numbers of cells in older labs hold."""
+def test_recipes_without_callbacks_and_methods_keep_their_digest():
+    """Keys that were added later do not appear in a resolved recipe, so that digests in older labs stay valid."""
     plain = recipe("bert@tiny")
     assert {"callbacks", "method"}.isdisjoint(plain.values["training"])
     assert "callbacks" not in plain.to_toml() and "method" not in plain.to_toml()

@@ -107,9 +107,9 @@ def test_stop_and_go_is_bit_exact(tmp_path, kind, stop):
     assert fresh[1].param_groups[0]["lr"] == 0.01 / stop
     train(*fresh, stop + 1, 6)
     assert kind != "muon" or "momentum" in fresh[1].state[fresh[0].late.map.weight]
-    found = save_checkpoint(tmp_path / "halves", *fresh, Checkpoint(6, 84), keep=1)
+    result = save_checkpoint(tmp_path / "halves", *fresh, Checkpoint(6, 84), keep=1)
     for name in ("weights.safetensors", "optimizer.safetensors", "state.json", "checksums.json"):
-        assert (found / name).read_bytes() == (expected / name).read_bytes(), name
+        assert (result / name).read_bytes() == (expected / name).read_bytes(), name
 
 
 def test_contents_are_plain_named_and_tied_tensors_are_stored_once(tmp_path):
@@ -143,11 +143,11 @@ def test_what_is_restored_lies_where_torch_would_put_it(tmp_path, kind):
     memories = {"rows": {"first": torch.randn(3, 5), "second": torch.randn(3, 5)}}
     folder = save_checkpoint(tmp_path, network, optimizer, Checkpoint(4, 56, {}, memories), keep=1)
     fresh = make(kind, seed=7)
-    found = load_checkpoint(folder, *fresh).memories
-    tensors = [*fresh[0].parameters(), *found["rows"].values()]
+    result = load_checkpoint(folder, *fresh).memories
+    tensors = [*fresh[0].parameters(), *result["rows"].values()]
     tensors += [value for state in fresh[1].state.values() for value in state.values() if torch.is_tensor(value)]
     assert len(tensors) > 10 and [tensor.shape for tensor in tensors if tensor.data_ptr() % 64] == []
-    assert all(torch.equal(found["rows"][name], memories["rows"][name]) for name in memories["rows"])
+    assert all(torch.equal(result["rows"][name], memories["rows"][name]) for name in memories["rows"])
 
 
 def test_old_ones_go_after_the_new_one_is_in_place(tmp_path):

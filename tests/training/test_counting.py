@@ -1,4 +1,4 @@
-"""Training that is not gradient descent: a bigram model by counting, which docs/how-to/extending.md shows."""
+"""A training method without gradient descent: the bigram model of docs/how-to/extending.md, trained by counting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from closeness import assert_close
-from commands import reached
+from commands import has_checkpoint
 from commands import start_unreported as start
 from commands import stemma_unreported as run
 from conftest import small_text
@@ -33,8 +33,8 @@ STEPS = 30
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, corpus_folder) -> Path:
-    """A folder with the plug-in, a run of counting, and the same one killed with -9 and resumed."""
+def counting_runs(tmp_path_factory, corpus_folder) -> Path:
+    """A folder with the plug-in, an uninterrupted run and a run that is killed and resumed."""
     folder = tmp_path_factory.mktemp("counting")
     for name, content in FILES.items():
         (folder / name).write_text(content)
@@ -42,7 +42,7 @@ def made(tmp_path_factory, corpus_folder) -> Path:
     command = ["pretrain", "bigram.toml@tiny", "--corpus", corpus_folder, "--steps", STEPS, "--json", *OFTEN]
     whole = run(*command, "--out", "whole", folder=folder)
     assert whole.code == 0, whole.err
-    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 2))
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 2))
     assert not (folder / "killed" / "result.json").exists()
     resumed = run("resume", "killed", *PLUGIN, folder=folder)
     assert resumed.code == 0, resumed.err
@@ -50,76 +50,76 @@ def made(tmp_path_factory, corpus_folder) -> Path:
 
 
 @pytest.fixture
-def loaded(made, monkeypatch) -> Path:
-    """The same, with the plug-in in this process for as long as the test lasts."""
+def loaded(counting_runs, monkeypatch) -> Path:
+    """The same folder, with the plug-in loaded in this process during the test."""
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    use_plugin(made / "my_bigram.py")
-    return made
+    use_plugin(counting_runs / "my_bigram.py")
+    return counting_runs
 
 
 def weights(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
 
 
-def test_a_run_that_was_killed_ends_in_the_same_bytes(made):
-    assert weights(made / "whole") == weights(made / "killed")
-    results = [json.loads((made / name / "result.json").read_text()) for name in ("whole", "killed")]
+def test_a_killed_run_resumes_to_the_same_bytes(counting_runs):
+    assert weights(counting_runs / "whole") == weights(counting_runs / "killed")
+    results = [json.loads((counting_runs / name / "result.json").read_text()) for name in ("whole", "killed")]
     for key in ("steps", "tokens", "loss", "losses", "validation_loss", "unigram_loss"):
         assert results[0][key] == results[1][key], key
     assert results[0]["steps"] == STEPS and results[0]["validation_loss"] < 0.8 * results[0]["unigram_loss"]
-    lines = [json.loads(line) for line in (made / "whole" / "log.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (counting_runs / "whole" / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == STEPS and "learning_rate" not in lines[0]
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
-def test_the_counts_are_those_of_the_text(loaded, corpus_folder):
-    chosen, plan = read_run(loaded / "whole")
-    supply = PretrainLoader(chosen, Corpus.open(corpus_folder), build_objectives(chosen), plan.seed)
+def test_counts_and_smoothed_probabilities_match_the_text(loaded, corpus_folder):
+    resolved, plan = read_run(loaded / "whole")
+    loader = PretrainLoader(resolved, Corpus.open(corpus_folder), build_objectives(resolved), plan.seed)
     pairs: Counter[tuple[int, int]] = Counter()
     for step in range(STEPS):
-        batch = supply.get_batch(step, 32).batch
+        batch = loader.get_batch(step, 32).batch
         target = batch.token_targets["vocabulary"]
         before = batch.streams["encoder"].input_ids.flatten()[target.index]
         pairs.update(zip(before.tolist(), target.labels.tolist(), strict=True))
-    supply.close()
+    loader.close()
     model = stemma.load(loaded / "whole")
     counts = model.network.heads["vocabulary"].counts
     assert counts.dtype == torch.int32 and int(counts.sum()) == pairs.total()
     assert {(int(a), int(b)): int(counts[a, b]) for a, b in counts.nonzero()} == pairs
 
-    (first, second), _ = pairs.most_common(1)[0]  # the smoothed probability by hand
+    (first, second), _ = pairs.most_common(1)[0]  # the smoothed probability, by its formula
     after, size = sum(n for (a, _), n in pairs.items() if a == first), len(counts)
     unigram = (sum(n for (_, b), n in pairs.items() if b == second) + 1) / (pairs.total() + size)
-    found = model.logits(torch.tensor([[second, first]]))[0, 1].exp()
-    assert_close(found[second], torch.tensor((pairs[first, second] + 5.0 * unigram) / (after + 5.0)))
-    assert_close(found.sum(), torch.tensor(1.0))
+    result = model.logits(torch.tensor([[second, first]]))[0, 1].exp()
+    assert_close(result[second], torch.tensor((pairs[first, second] + 5.0 * unigram) / (after + 5.0)))
+    assert_close(result.sum(), torch.tensor(1.0))
 
 
-def test_it_can_be_loaded_saved_and_used(loaded, tmp_path):
+def test_the_model_can_be_loaded_saved_and_evaluated(loaded, tmp_path):
     model = stemma.load(loaded / "whole")
     stemma.save(model, tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights(loaded / "whole")
     written = model.generate("the old", tokens=5, seed=1)[0]
     assert written.text
-    told = run("perplexity", "whole", "held-out.txt", "--json", *PLUGIN, folder=loaded)
-    assert told.code == 0, told.err
+    completed = run("perplexity", "whole", "held-out.txt", "--json", *PLUGIN, folder=loaded)
+    assert completed.code == 0, completed.err
     uniform = len(model.network.heads["vocabulary"].counts)
-    assert told.json["perplexity"] < 0.5 * uniform
+    assert completed.json["perplexity"] < 0.5 * uniform
 
 
-def test_what_cannot_be_counted_is_refused(loaded, tmp_path, corpus_folder):
+def test_counting_without_a_count_model_is_refused(loaded, tmp_path, corpus_folder):
     with pytest.raises(UserError, match=r"needs a model of counts: add objective\.bigram"):
         stemma.pretrain("gpt2@tiny", corpus_folder, tmp_path / "run", steps=2,
                         changes=["training.method.kind=counting"])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_of_another_method_is_refused(loaded, tmp_path):
-    """The bigram's checkpoint read by gradient descent: in the plan's words, not as a traceback."""
+def test_a_checkpoint_of_another_training_method_is_refused(loaded, tmp_path):
+    """Gradient descent reports a checkpoint of the counting method as incompatible."""
     from stemma.training.optimizer_state import OptimizerState
 
     network = torch.nn.Linear(2, 2)

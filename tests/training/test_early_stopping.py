@@ -1,4 +1,4 @@
-"""The best look at held-out data is the run's, and training ends where no better one comes."""
+"""Early stopping: training ends when patience runs out, and the run keeps the weights of the best validation."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.fee
          "training.checkpoint_every=3", "training.log_every=1"]
 
 
-def loop_of(run, corpus_folder, scores, *changes, steps=40):
-    """A run whose judge says these scores, look by look."""
+def build_trainer(run, corpus_folder, scores, *changes, steps=40):
+    """A trainer whose validations return these scores, and the weights after each step."""
     run.mkdir(exist_ok=True)
     corpus = Corpus.open(corpus_folder)
-    chosen = adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus)
+    resolved = adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus)
     torch.manual_seed(0)
-    network = build_network(chosen, corpus.tokenizer.vocab_size)
-    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
-    said = iter(scores)
-    loop = Trainer(run, chosen, supply, network, Budget("steps", steps), 0, metric_fn=lambda: next(said))
-    seen = {}
+    network = build_network(resolved, corpus.tokenizer.vocab_size)
+    loader = PretrainLoader(resolved, corpus, build_objectives(resolved), 0)
+    remaining = iter(scores)
+    loop = Trainer(run, resolved, loader, network, Budget("steps", steps), 0, metric_fn=lambda: next(remaining))
+    history = {}
     step = loop._step
 
-    def noted(progress):
-        over = step(progress)
-        seen[loop.state.step] = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-        return over
+    def recording_step(progress):
+        is_over = step(progress)
+        history[loop.state.step] = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        return is_over
 
-    loop._step = noted
-    return loop, seen
+    loop._step = recording_step
+    return loop, history
 
 
 def assert_same(network, weights):
@@ -52,71 +52,73 @@ def assert_same(network, weights):
 
 
 def test_training_ends_when_patience_runs_out_and_keeps_the_best_weights(tmp_path, corpus_folder):
-    loop, seen = loop_of(tmp_path / "run", corpus_folder, [0.1, 0.5, 0.4, 0.5, 0.3, 0.9], "training.patience=3")
+    scores = [0.1, 0.5, 0.4, 0.5, 0.3, 0.9]
+    loop, history = build_trainer(tmp_path / "run", corpus_folder, scores, "training.patience=3")
     result = loop.train()
-    assert result["steps"] == 10 and result["best_step"] == 4  # an equal look is no better one
-    assert_same(loop.network, seen[4])
+    assert result["steps"] == 10 and result["best_step"] == 4  # an equal score is not better
+    assert_same(loop.network, history[4])
     assert [folder.name for folder in (tmp_path / "run/checkpoints").glob("best-*")] == ["best-4"]
     assert (tmp_path / "run/checkpoints/step-10").is_dir()
-    scores = [entry["score"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()
+    logged = [entry["score"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()
               if "score" in (entry := json.loads(line))]
-    assert scores == [0.1, 0.5, 0.4, 0.5, 0.3]
+    assert logged == [0.1, 0.5, 0.4, 0.5, 0.3]
 
 
 def test_a_better_validation_resets_the_patience(tmp_path, corpus_folder):
-    loop, seen = loop_of(tmp_path / "run", corpus_folder, [0.5, 0.4, 0.6, 0.1, 0.2], "training.patience=2")
+    loop, history = build_trainer(tmp_path / "run", corpus_folder, [0.5, 0.4, 0.6, 0.1, 0.2], "training.patience=2")
     result = loop.train()
     assert result["steps"] == 10 and result["best_step"] == 6
-    assert_same(loop.network, seen[6])
+    assert_same(loop.network, history[6])
 
 
-def test_the_best_is_kept_without_patience_too(tmp_path, corpus_folder):
-    loop, seen = loop_of(tmp_path / "run", corpus_folder, [0.5, float("nan"), 0.4], "training.keep_best=true", steps=6)
+def test_keep_best_works_without_patience(tmp_path, corpus_folder):
+    scores = [0.5, float("nan"), 0.4]
+    loop, history = build_trainer(tmp_path / "run", corpus_folder, scores, "training.keep_best=true", steps=6)
     result = loop.train()
     assert result["steps"] == 6 and result["best_step"] == 2
-    assert_same(loop.network, seen[2])
+    assert_same(loop.network, history[2])
 
 
-def test_a_score_that_is_no_number_is_the_worst(tmp_path, corpus_folder):
+def test_a_nan_score_is_the_worst(tmp_path, corpus_folder):
     scores = [float("nan"), -7.0, -8.0]
-    loop, seen = loop_of(tmp_path / "run", corpus_folder, scores, "training.keep_best=true", steps=6)
+    loop, history = build_trainer(tmp_path / "run", corpus_folder, scores, "training.keep_best=true", steps=6)
     assert loop.train()["best_step"] == 4
-    assert_same(loop.network, seen[4])
+    assert_same(loop.network, history[4])
 
 
-def test_a_run_that_stopped_anywhere_goes_on_to_the_same_choice(tmp_path, corpus_folder):
+def test_a_run_killed_at_any_step_resumes_to_the_same_best_step(tmp_path, corpus_folder):
     scores = [0.1, 0.5, 0.4, 0.6, 0.3, 0.2]
-    whole, seen = loop_of(tmp_path / "whole", corpus_folder, scores, "training.patience=2")
-    assert whole.train()["best_step"] == 8
+    uninterrupted, history = build_trainer(tmp_path / "whole", corpus_folder, scores, "training.patience=2")
+    assert uninterrupted.train()["best_step"] == 8
 
     class Killed(Exception):  # noqa: N818
         pass
 
     for last in range(1, 12):
         run = tmp_path / f"killed-{last}"
-        loop, _ = loop_of(run, corpus_folder, scores, "training.patience=2")
+        loop, _ = build_trainer(run, corpus_folder, scores, "training.patience=2")
         step = loop._step
 
-        def until(progress, loop=loop, step=step, last=last):
+        def step_or_kill(progress, loop=loop, step=step, last=last):
             if loop.state.step == last:
                 raise Killed
             return step(progress)
 
-        loop._step = until
+        loop._step = step_or_kill
         with pytest.raises(Killed):
             loop.train()
-        went_on, _ = loop_of(run, corpus_folder, scores[last // 3 * 3 // 2:], "training.patience=2")
-        result = went_on.train()
+        resumed, _ = build_trainer(run, corpus_folder, scores[last // 3 * 3 // 2:], "training.patience=2")
+        result = resumed.train()
         assert (result["steps"], result["best_step"]) == (12, 8), last
-        assert_same(went_on.network, seen[8])
-        assert load_file(run / "checkpoints/best-8/weights.safetensors").keys() <= seen[8].keys()
+        assert_same(resumed.network, history[8])
+        assert load_file(run / "checkpoints/best-8/weights.safetensors").keys() <= history[8].keys()
         assert len(list((run / "checkpoints").glob("best-*"))) == 1
 
 
-def test_the_validation_loss_decides_without_a_metric(tmp_path, corpus_folder):
+def test_without_a_metric_the_validation_loss_decides(tmp_path, corpus_folder):
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=12, seed=SEED, changes=[
         *SMALL, "training.keep_best=true", "training.learning_rate=0.9", "training.warmup_steps=1",
-        "training.schedule={kind='constant'}"])  # soon astray
+        "training.schedule={kind='constant'}"])  # so that training diverges
     losses = {entry["step"]: entry["validation_loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()
               if "validation_loss" in (entry := json.loads(line))}
     best = min(losses, key=losses.get)
@@ -124,20 +126,20 @@ def test_the_validation_loss_decides_without_a_metric(tmp_path, corpus_folder):
     assert result["validation_loss"] == pytest.approx(losses[best], rel=1e-6)
 
 
-def test_nothing_held_out_is_nothing_to_choose_by(tmp_path, corpus_folder, monkeypatch):
-    monkeypatch.setattr(PretrainLoader, "validation_batches", lambda self, length: [])  # as of a single document
+def test_patience_without_held_out_text_is_refused(tmp_path, corpus_folder, monkeypatch):
+    monkeypatch.setattr(PretrainLoader, "validation_batches", lambda self, length: [])  # as with a single document
     with pytest.raises(UserError, match="training.patience goes by what is held out"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4,
                  changes=[*SMALL, "training.patience=1"])
     assert not (tmp_path / "run").exists()
 
 
-def test_a_fresh_top_needs_a_model(tmp_path, corpus_folder):
+def test_reinitializing_top_layers_needs_an_initial_model(tmp_path, corpus_folder):
     with pytest.raises(UserError, match="name the model with --from"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4, changes=[*SMALL, "training.fresh=1"])
 
 
-def test_a_pretraining_goes_on_with_a_fresh_top(tmp_path, corpus_folder, caplog):
+def test_continued_pre_training_reinitializes_the_top_layers(tmp_path, corpus_folder, caplog):
     first = [*SMALL, "network.layers=2"]
     pretrain("bert@tiny", corpus_folder, tmp_path / "first", steps=3, changes=first)
     pretrain("bert@tiny", corpus_folder, tmp_path / "second", steps=1, seed=5, init_from=tmp_path / "first",

@@ -1,4 +1,4 @@
-"""What one step minimises, and what it remembers, with losses that are made up."""
+"""What one training step minimises, and when it reuses the memory, with artificial losses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from stemma.visibility import Causal
 ROWS, LENGTH = 4, 6
 
 
-class Noting(nn.Module):
-    """A network that only notes what it is handed: 7 x parameter is its own cost, a mean over positions."""
+class RecordingNetwork(nn.Module):
+    """A network that records the states it gets. Its auxiliary loss is 7 x parameter."""
 
     def __init__(self):
         super().__init__()
@@ -33,8 +33,8 @@ class Noting(nn.Module):
                       state=Memory((torch.full((rows, 2, 3), float(len(self.states))),)))
 
 
-class Sloped:
-    """A task that loses its slope x parameter x its share of the rows."""
+class LinearObjective:
+    """An objective whose loss is slope x parameter x the fraction of the rows."""
 
     def __init__(self, name: str, slope: float, weight: float):
         self.name, self.slope, self.weight = name, slope, weight
@@ -43,24 +43,24 @@ class Sloped:
         return {self.name: self.slope * network.parameter * batch.num_rows / ROWS}
 
 
-def passes_of(*objectives: tuple[str, float, float], rows: int | None = None) -> ForwardBackward:
-    return ForwardBackward(Noting(), [Sloped(*one) for one in objectives], SimpleNamespace(micro_batch_size=rows),
-                  torch.device("cpu"), torch.float32)
+def forward_backward_of(*objectives: tuple[str, float, float], rows: int | None = None) -> ForwardBackward:
+    return ForwardBackward(RecordingNetwork(), [LinearObjective(*spec) for spec in objectives],
+                           SimpleNamespace(micro_batch_size=rows), torch.device("cpu"), torch.float32)
 
 
 def prepared(*objectives: tuple[str, float, float], continues: bool = False, feed: str = "0:6"):
     batch = Batch({"encoder": Stream(torch.zeros(ROWS, LENGTH, dtype=torch.int64), Causal())}, num_rows=ROWS,
                   continues_previous=continues)
-    return SimpleNamespace(batch=batch, objectives=[Sloped(*one) for one in objectives], sampler_key=feed)
+    return SimpleNamespace(batch=batch, objectives=[LinearObjective(*spec) for spec in objectives], sampler_key=feed)
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])
-def test_a_loss_counts_as_often_as_its_weight_says(rows):
-    """ELECTRA's discriminator: 50 times. What is told of a loss is the loss itself."""
+def test_losses_are_weighted_in_the_total_and_reported_unweighted(rows):
+    """As ELECTRA's discriminator, whose weight is 50."""
     tasks = ("generator", 2.0, 1.0), ("discriminator", 0.3, 50.0)
-    passes = passes_of(*tasks, rows=rows)
-    outcome = passes.forward_backward(prepared(*tasks))
-    assert passes.training_step.network.parameter.grad.item() == pytest.approx(2 * 1 + 0.3 * 50 + 7)
+    forward_backward = forward_backward_of(*tasks, rows=rows)
+    outcome = forward_backward.forward_backward(prepared(*tasks))
+    assert forward_backward.training_step.network.parameter.grad.item() == pytest.approx(2 * 1 + 0.3 * 50 + 7)
     assert outcome.total == pytest.approx(2 * 1 + 0.3 * 50 + 7)
     assert outcome.losses == pytest.approx({"generator": 2.0, "discriminator": 0.3, "cost": 7.0})
 
@@ -68,19 +68,20 @@ def test_a_loss_counts_as_often_as_its_weight_says(rows):
 @pytest.mark.parametrize("rows", [None, 2])
 def test_memory_is_used_only_if_the_batch_continues_the_previous_one(rows):
     task = ("lm", 1.0, 1.0)
-    passes = passes_of(task, rows=rows)
-    states = passes.training_step.network.states
+    forward_backward = forward_backward_of(task, rows=rows)
+    states = forward_backward.training_step.network.states
     slices = 1 if rows is None else 2
 
     def step(**options) -> list[Memory | None]:
         states.clear()
-        passes.store_memory(options.get("feed", "0:6"), passes.forward_backward(prepared(task, **options)).memory)
+        outcome = forward_backward.forward_backward(prepared(task, **options))
+        forward_backward.store_memory(options.get("feed", "0:6"), outcome.memory)
         return states
 
-    assert step(continues=True) == [None] * slices  # nothing was read before
-    seen = step(continues=True)
-    assert len(seen) == slices and all(state is not None and state.length == 2 for state in seen)
-    assert [state.hidden_states[0][0, 0, 0].item() for state in seen] == [1.0 + number for number in range(slices)]
-    assert step(continues=False) == [None] * slices  # a new text: what was read before is another one
-    assert step(continues=True, feed="1:6") == [None] * slices  # and another feed has its own
+    assert step(continues=True) == [None] * slices  # there is no memory yet
+    used = step(continues=True)
+    assert len(used) == slices and all(state is not None and state.length == 2 for state in used)
+    assert [state.hidden_states[0][0, 0, 0].item() for state in used] == [1.0 + index for index in range(slices)]
+    assert step(continues=False) == [None] * slices  # new text: the memory belongs to the old one
+    assert step(continues=True, feed="1:6") == [None] * slices  # another sampler has its own memory
     assert all(state is not None for state in step(continues=True))

@@ -15,14 +15,14 @@ ONEDNN_USES_BF16 = hardware._onednn_uses_bf16
 
 
 @pytest.fixture(autouse=True)
-def forget_what_the_cpu_has(monkeypatch):
-    monkeypatch.setattr(hardware, "_onednn_uses_bf16", lambda: True)  # as long as a test says nothing else
+def clear_cpu_detection(monkeypatch):
+    monkeypatch.setattr(hardware, "_onednn_uses_bf16", lambda: True)  # unless a test replaces it
     hardware._cpu_has_bf16.cache_clear()
     yield
     hardware._cpu_has_bf16.cache_clear()
 
 
-def test_what_is_asked_for_is_given():
+def test_an_explicit_precision_is_used():
     assert resolve_precision("fp32", CPU) == torch.float32
     assert resolve_precision("bf16", CPU) == torch.bfloat16
 
@@ -32,7 +32,7 @@ def test_what_is_asked_for_is_given():
     ("AMD64", False, True, torch.bfloat16),
     ("x86_64", False, False, torch.float32),
 ])
-def test_auto_goes_by_what_torch_says_of_the_cpu(monkeypatch, machine, avx512, amx, expected):
+def test_auto_precision_follows_torchs_cpu_detection(monkeypatch, machine, avx512, amx, expected):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
@@ -47,7 +47,7 @@ def test_auto_goes_by_what_torch_says_of_the_cpu(monkeypatch, machine, avx512, a
     ("aarch64", "Features\t: fp asimd", torch.float32),
     ("aarch64", "model name\t: bf16", torch.float32),
 ])
-def test_auto_falls_back_to_the_systems_flags(monkeypatch, tmp_path, machine, line, expected):
+def test_auto_precision_falls_back_to_the_flags_in_cpuinfo(monkeypatch, tmp_path, machine, line, expected):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\n{line}\n")
     flags = hardware._cpu_flags(cpuinfo)
@@ -57,8 +57,8 @@ def test_auto_falls_back_to_the_systems_flags(monkeypatch, tmp_path, machine, li
     assert resolve_precision("auto", CPU) == expected
 
 
-def test_auto_obeys_the_instruction_set_that_onednn_may_use(monkeypatch):
-    """As ONEDNN_MAX_CPU_ISA=AVX2 does on a processor that has bf16: it would only be imitated."""
+def test_auto_precision_respects_the_instruction_sets_of_onednn(monkeypatch):
+    """ONEDNN_MAX_CPU_ISA=AVX2 on a processor with bf16 means that bf16 would be emulated."""
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
@@ -70,22 +70,22 @@ def test_auto_obeys_the_instruction_set_that_onednn_may_use(monkeypatch):
 
 
 @pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="only in make test-portable")
-def test_with_the_instruction_sets_turned_down_auto_is_fp32(monkeypatch):
+def test_auto_precision_is_fp32_with_avx2_only(monkeypatch):
     monkeypatch.setattr(hardware, "_onednn_uses_bf16", ONEDNN_USES_BF16)
     assert resolve_precision("auto", CPU) == torch.float32
 
 
-def test_no_flags_where_there_is_no_file(tmp_path):
+def test_a_missing_cpuinfo_gives_no_flags(tmp_path):
     assert hardware._cpu_flags(tmp_path / "none") == set()
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((8, 0), torch.bfloat16), ((7, 5), torch.float32)])
-def test_auto_on_a_gpu(monkeypatch, capability, expected):
+def test_auto_precision_on_a_gpu_follows_its_capability(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert resolve_precision("auto", torch.device("cuda")) == expected
 
 
-def test_autocast_changes_products_and_keeps_weights():
+def test_autocast_changes_the_dtype_of_products_but_not_of_weights():
     layer = torch.nn.Linear(4, 3)
     with autocast(CPU, torch.bfloat16):
         assert layer(torch.ones(2, 4)).dtype == torch.bfloat16
@@ -94,14 +94,14 @@ def test_autocast_changes_products_and_keeps_weights():
     assert layer.weight.dtype == torch.float32
 
 
-def test_device(monkeypatch):
+def test_cuda_is_chosen_if_available(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device() == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device() == torch.device("cuda")
 
 
-def test_threads(monkeypatch):
+def test_the_number_of_threads_is_set_or_follows_the_cpu_affinity(monkeypatch):
     before = torch.get_num_threads()
     try:
         assert set_num_threads(3) == 3 == torch.get_num_threads()
@@ -113,7 +113,7 @@ def test_threads(monkeypatch):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a matter of glibc")
-def test_large_blocks_are_not_paged_in_at_every_step():
+def test_retained_memory_is_not_paged_in_again_at_every_step():
     program = """
 import resource, sys, torch
 from stemma.training.hardware import retain_freed_memory
@@ -126,13 +126,13 @@ for _ in range(8):
     torch.ones(10 << 20)
 print(faults() - before)
 """
-    # In a process of its own, because the setting stays for good.
+    # in a separate process, because the setting cannot be undone
     def pages(how):
         return int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True).stdout)
 
     assert pages("keep") < pages("give") / 2
 
 
-def test_other_c_libraries_are_left_alone(monkeypatch):
+def test_retain_freed_memory_does_nothing_without_glibc(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert retain_freed_memory() is False

@@ -1,4 +1,4 @@
-"""Models that read more than token ids, from training to use: exact resume, save and load, what users hand in."""
+"""Models with inputs other than token ids: exact resume, save and load, and inputs that users pass."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ INPUTS["written"] = [*INPUTS["characters"], *INPUTS["vectors"]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, corpus_folder) -> Path:
-    """A corpus with a field for each kind."""
-    folder = tmp_path_factory.mktemp("told")
+def annotated(tmp_path_factory, corpus_folder) -> Path:
+    """A folder with a corpus that has a field for each kind of input."""
+    folder = tmp_path_factory.mktemp("annotated")
     shutil.copytree(corpus_folder, folder / "corpus")
     tokens = Corpus.open(folder / "corpus").num_tokens
     draw = np.random.default_rng(0)
@@ -56,57 +56,58 @@ def told(tmp_path_factory, corpus_folder) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, told):
-    """Runs of four steps, each made once."""
-    made: dict[str, Path] = {}
+def trained(tmp_path_factory, annotated):
+    """Runs of four steps, each trained once."""
+    runs: dict[str, Path] = {}
 
     def run_of(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = tmp_path_factory.mktemp(kind) / "run"
+        if kind not in runs:
+            runs[kind] = tmp_path_factory.mktemp(kind) / "run"
             name, more = RUNS[kind]
-            inputs = [f"network.inputs.{key}".replace("VECTORS", str(told / "vectors.npy")) for key in INPUTS[kind]]
-            pretrain(name, told / "corpus", made[kind], steps=4, changes=[*SMALL, *inputs, *more])
-        return made[kind]
+            vectors = str(annotated / "vectors.npy")
+            inputs = [f"network.inputs.{key}".replace("VECTORS", vectors) for key in INPUTS[kind]]
+            pretrain(name, annotated / "corpus", runs[kind], steps=4, changes=[*SMALL, *inputs, *more])
+        return runs[kind]
 
     return run_of
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_it_is_trained_resumed_exactly_saved_and_loaded(trained, told, tmp_path, kind):
-    whole, run = trained(kind), tmp_path / "run"
-    shutil.copytree(whole, run)
+def test_runs_with_inputs_resume_exactly_and_their_models_save_and_load(trained, annotated, tmp_path, kind):
+    uninterrupted, run = trained(kind), tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
     shutil.rmtree(run / "model")
     (run / "result.json").unlink()
     shutil.rmtree(run / "checkpoints/step-4")
-    (told / "vectors.npy").rename(told / "moved.npy")  # once it has begun, a run holds the vectors itself
+    (annotated / "vectors.npy").rename(annotated / "moved.npy")  # a started run has its own copy of the vectors
     try:
         resume(run)
     finally:
-        (told / "moved.npy").rename(told / "vectors.npy")
-    first, second = ((folder / "model/model.safetensors").read_bytes() for folder in (whole, run))
+        (annotated / "moved.npy").rename(annotated / "vectors.npy")
+    first, second = ((folder / "model/model.safetensors").read_bytes() for folder in (uninterrupted, run))
     assert first == second
-    model = stemma.load(whole)
+    model = stemma.load(uninterrupted)
     again = tmp_path / "again"
     save(model, again)
     assert (again / "model.safetensors").read_bytes() == first
     name, module = next(iter(model.network.embedding.inputs.items()))
-    before = load_file(whole / "checkpoints/step-2" / WEIGHTS)  # parameters moved since then, and nothing else did
-    learnt = {key for key, _ in module.named_parameters()}
+    before = load_file(uninterrupted / "checkpoints/step-2" / WEIGHTS)  # only parameters have changed since then
+    parameter_names = {key for key, _ in module.named_parameters()}
     assert {key for key, value in module.state_dict().items()
-            if not torch.equal(value, before[f"embedding.inputs.{name}.{key}"])} == learnt
+            if not torch.equal(value, before[f"embedding.inputs.{name}.{key}"])} == parameter_names
     if kind == "frozen":
-        assert_close(module.vectors, torch.from_numpy(np.load(told / "vectors.npy")).float())
+        assert_close(module.vectors, torch.from_numpy(np.load(annotated / "vectors.npy")).float())
     if kind in ("characters", "written"):
         expected = torch.from_numpy(token_bytes(model.tokenizer, 20))
         assert torch.equal(module.spelling[:len(expected)], expected) and expected.any()
 
 
-def test_a_run_goes_on_with_the_same_field_only(trained, told, tmp_path):
+def test_resuming_with_another_field_is_refused(trained, annotated, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained("vectors"), run)
     (run / "result.json").unlink()
     other = tmp_path / "corpus"
-    shutil.copytree(told / "corpus", other)
+    shutil.copytree(annotated / "corpus", other)
     tokens = Corpus.open(other).num_tokens
     annotate(other, token_fields={"hint": np.zeros((tokens, 2))}, overwrite=True)
     plan = json.loads((run / "run.json").read_text())
@@ -116,29 +117,29 @@ def test_a_run_goes_on_with_the_same_field_only(trained, told, tmp_path):
         resume(run)
 
 
-def test_users_pass_inputs(trained):
+def test_inputs_can_be_passed_as_arrays_tensors_or_lists(trained):
     model = stemma.load(trained("vectors"))
     ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
     hints = np.random.default_rng(1).standard_normal((2, 3, 2))
-    told, plain = model.hidden(ids, inputs={"hint": hints}), model.hidden(ids)
-    assert told.shape == plain.shape and not torch.allclose(told, plain)
-    assert_close(model.hidden(ids, inputs={"hint": torch.from_numpy(hints)}), told)
-    assert_close(model.hidden(ids[1:], inputs={"hint": hints[1:].tolist()}), told[1:])
-    assert_close(model.logits(ids, inputs={"hint": hints}), model.lm_head()(told))
+    with_hints, plain = model.hidden(ids, inputs={"hint": hints}), model.hidden(ids)
+    assert with_hints.shape == plain.shape and not torch.allclose(with_hints, plain)
+    assert_close(model.hidden(ids, inputs={"hint": torch.from_numpy(hints)}), with_hints)
+    assert_close(model.hidden(ids[1:], inputs={"hint": hints[1:].tolist()}), with_hints[1:])
+    assert_close(model.logits(ids, inputs={"hint": hints}), model.lm_head()(with_hints))
     assert not torch.allclose(model.attentions(ids, inputs={"hint": hints})["encoder"][0],
                               model.attentions(ids)["encoder"][0])
     texts = ["the old", "the old and the new river", "a"]
     encodings = model.tokenizer.with_template(model.recipe.settings.corpus.single, model.recipe.settings.corpus.pair
                                          ).encode_batch(texts)
-    given = [np.full((len(one.ids), 2), number + 1.0) for number, one in enumerate(encodings)]
-    found = model.embed(texts, inputs={"hint": given})
-    for number, text in enumerate(texts):
-        assert_close(model.embed(text, inputs={"hint": [given[number]]})[0], found[number])
-    assert not np.allclose(found, model.embed(texts))
-    assert_close(stemma.embed(model, texts, inputs={"hint": given}), found)
+    hints_by_text = [np.full((len(encoding.ids), 2), index + 1.0) for index, encoding in enumerate(encodings)]
+    result = model.embed(texts, inputs={"hint": hints_by_text})
+    for index, text in enumerate(texts):
+        assert_close(model.embed(text, inputs={"hint": [hints_by_text[index]]})[0], result[index])
+    assert not np.allclose(result, model.embed(texts))
+    assert_close(stemma.embed(model, texts, inputs={"hint": hints_by_text}), result)
 
 
-@pytest.mark.parametrize(("kind", "inputs", "said"), [
+@pytest.mark.parametrize(("kind", "inputs", "messages"), [
     ("vectors", {"hnt": np.zeros((2, 3, 2)), "hint": np.zeros((2, 3))},
      ['inputs["hnt"]', 'it has hint. Did you mean "hint"?', "has the shape (2, 3), and must have (2, 3, 2)"]),
     ("vectors", {"hint": np.full((2, 3, 2), np.nan)}, ["not finite"]),
@@ -147,17 +148,17 @@ def test_users_pass_inputs(trained):
     ("trained", {"entity": np.array([[0, 1.5, 2], [0, 0, 0]])}, ["whole numbers from 0 to 4"]),
     ("characters", {"letters": np.zeros((2, 3, 20)), "x": 1}, ["made from the token ids", "nothing besides tokens"]),
 ])
-def test_all_problems_with_inputs_are_reported_at_once(trained, kind, inputs, said):
+def test_all_problems_with_inputs_are_reported_at_once(trained, kind, inputs, messages):
     model = stemma.load(trained(kind))
     ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
     more = {"decoder_input_ids": ids} if model.is_encoder_decoder else {}
     with pytest.raises(UserError) as refused:
         model.hidden(ids, inputs=inputs, **more)
-    for sentence in said:
+    for sentence in messages:
         assert sentence in str(refused.value), str(refused.value)
 
 
-def test_an_array_for_each_text(trained):
+def test_embed_needs_an_array_of_the_right_shape_for_each_text(trained):
     model = stemma.load(trained("vectors"))
     with pytest.raises(UserError, match="holds 1 arrays, and there are 2 texts"):
         model.embed(["a", "b"], inputs={"hint": [np.zeros((3, 2))]})

@@ -4,23 +4,23 @@ from stemma.training.preview import inspect
 
 
 def test_token_labels_are_shown_with_the_targets(corpus_folder):
-    """A target is a token to be guessed; a class stands at its place, and None where nothing is asked."""
+    """`targets` lists tokens to predict. `classes` has one label per position, and None where nothing is scored."""
     corpus = Corpus.open(corpus_folder)
     recipe = recipe_loading.recipe("structbert@tiny", ["objective.capitalisation.weight=1.0"])
-    found = inspect(recipe, corpus, examples=3)
-    assert found["batch"]["scored"].keys() == {"vocabulary", "word_structure", "capitalisation"}
-    for example in found["examples"]:
+    result = inspect(recipe, corpus, examples=3)
+    assert result["batch"]["scored"].keys() == {"vocabulary", "word_structure", "capitalisation"}
+    for example in result["examples"]:
         assert {target["head"] for target in example["targets"]} <= {"vocabulary", "word_structure"}
         classes = example["classes"]["capitalisation"]
         assert len(classes) == len(example["input"])
-        in_words = {place for start, stop in example["words"] for place in range(start, stop)}
-        for place, label in enumerate(classes):
-            hidden = place not in in_words or example["input"][place] != example["original"][place]
-            assert (label is None) == hidden
+        in_words = {position for start, stop in example["words"] for position in range(start, stop)}
+        for position, label in enumerate(classes):
+            unscored = position not in in_words or example["input"][position] != example["original"][position]
+            assert (label is None) == unscored
         assert 1 in classes and 0 in classes
         assert example["labels"].keys() == {"sentence_order"}
 
 
 def test_without_token_classification_no_classes_are_shown(corpus_folder):
-    shown = inspect(recipe_loading.recipe("bert@tiny"), Corpus.open(corpus_folder), examples=1)["examples"]
-    assert "classes" not in shown[0]
+    examples = inspect(recipe_loading.recipe("bert@tiny"), Corpus.open(corpus_folder), examples=1)["examples"]
+    assert "classes" not in examples[0]

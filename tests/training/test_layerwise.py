@@ -1,4 +1,4 @@
-"""Layers that learn at rates of their own, stand still, thaw one by one, or start anew."""
+"""Layer-wise learning rates, frozen layers, gradual unfreezing and reinitialized layers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.fee
 
 
 def network_of(name, *changes):
-    chosen = recipe(name, [*SMALL, *changes])
+    resolved = recipe(name, [*SMALL, *changes])
     torch.manual_seed(0)
-    return chosen, build_network(chosen, 50)
+    return resolved, build_network(resolved, 50)
 
 
 def depths_of(network):
     return {name: group.layer_index for group in network.parameter_groups() for name in group.parameters}
 
 
-def learning(network):
+def trainable_layers(network):
     depths = depths_of(network)
     return {depths[name] for name, parameter in network.named_parameters() if parameter.requires_grad}
 
@@ -45,21 +45,21 @@ def learning(network):
 ])
 def test_every_parameter_belongs_to_a_layer(name, parts):
     _, network = network_of(name, *(["network.decoder.layers=2"] if name.startswith("t5") else []))
-    found = depths_of(network)
-    assert found.keys() == {name for name, _ in network.named_parameters()}
-    assert set(found.values()) >= set(range(network.num_layers + 1))
+    result = depths_of(network)
+    assert result.keys() == {name for name, _ in network.named_parameters()}
+    assert set(result.values()) >= set(range(network.num_layers + 1))
     assert network.num_layers == network.settings.total_layers
-    known = {name: depth for name, depth in parts.items() if name in found}
-    assert {name: found[name] for name in known} == known and len(known) >= len(parts) - 1, list(found)
+    expected = {name: depth for name, depth in parts.items() if name in result}
+    assert {name: result[name] for name in expected} == expected and len(expected) >= len(parts) - 1, list(result)
 
 
 @pytest.mark.parametrize("decay", [0.8, 0.9])
-def test_electras_rates_are_those_of_its_code(decay):
+def test_layer_learning_rates_of_electra_match_its_code(decay):
     _, network = network_of("electra@tiny", "network.layers=5", "network.embedding.width=8")
     expected = get_layer_lrs(1.0, decay, 5)
-    found = layer_lr_scales(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
+    result = layer_lr_scales(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
     keys = {"embedding": "/embeddings/", "heads": "task_specific/"}
-    body = {name: share for name, share in found.items() if not name.startswith("generator.")}
+    body = {name: share for name, share in result.items() if not name.startswith("generator.")}
     assert {name.split(".")[0] for name in body} == {"embedding", "encoder", "heads"}
     for name, share in body.items():
         part, *rest = name.split(".")
@@ -67,14 +67,14 @@ def test_electras_rates_are_those_of_its_code(decay):
         assert share == pytest.approx(expected[key]), name
 
 
-def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():
+def test_learning_rates_decay_layer_by_layer_from_the_full_rate_of_the_heads():
     _, network = network_of("bert@tiny")
     optimizer = build_optimizer(network, AdamWSettings(kind="adamw"), 0.1, layer_lr_scales(network, 0.5))
     set_learning_rate(optimizer, 0.08)
     names = {parameter: name for name, parameter in network.named_parameters()}
-    found = {names[parameter]: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
-    assert len(found) == len(names)
-    for name, rate in found.items():
+    result = {names[parameter]: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    assert len(result) == len(names)
+    for name, rate in result.items():
         expected = {0: 0.005, 1: 0.01, 2: 0.02, 3: 0.04, 4: 0.08}[depths_of(network)[name]]
         assert rate == pytest.approx(expected), name
     decays = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
@@ -83,23 +83,23 @@ def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():
 
 
 @pytest.mark.parametrize("frozen, lowest", [("0", 0), ("1", 1), ("3", 3), ("all", 4), ("4", 4)])
-def test_frozen_layers_do_not_learn(frozen, lowest):
+def test_frozen_layers_are_not_trained(frozen, lowest):
     chosen, network = network_of("bert@tiny", f"training.frozen={frozen}")
     layers = LayerFreezing(network, chosen.settings.training)
     layers.set_train_mode()
-    assert learning(network) == set(range(lowest, 5))
-    fixed = frozen in ("all", "4")  # features that do not learn are not dropped either
+    assert trainable_layers(network) == set(range(lowest, 5))
+    fixed = frozen in ("all", "4")  # a frozen encoder has no dropout
     assert network.encoder.training is not fixed and network.heads.training
 
 
-def test_layers_thaw_from_the_top_down_to_those_that_stay_frozen():
+def test_layers_are_unfrozen_from_the_top_down_to_the_frozen_ones():
     chosen, network = network_of("bert@tiny", "training.unfreeze=10", "training.frozen=1")
     layers = LayerFreezing(network, chosen.settings.training)
-    seen = {}
+    lowest_layer = {}
     for step in range(60):
         layers.unfreeze_for_step(step)
-        seen[step] = min(learning(network))
-    assert [seen[step] for step in (0, 9, 10, 19, 20, 29, 30, 59)] == [4, 4, 3, 3, 2, 2, 1, 1]
+        lowest_layer[step] = min(trainable_layers(network))
+    assert [lowest_layer[step] for step in (0, 9, 10, 19, 20, 29, 30, 59)] == [4, 4, 3, 3, 2, 2, 1, 1]
     assert [layers.num_never_unfrozen(steps) for steps in (1, 10, 11, 30, 31, 500)] == [3, 3, 2, 1, 0, 0]
 
 
@@ -110,7 +110,7 @@ def test_fresh_reinitializes_the_top_layers_and_the_pooler():
     assert reinitialized_names(network, 0) == set()
 
 
-@pytest.mark.parametrize("name, changes, told", [
+@pytest.mark.parametrize("name, changes, message", [
     ("bert@tiny", ["training.frozen=5"], "there are 3 layers and the embedding: at most 4, or all"),
     ("bert@tiny", ["training.frozen=some"], "must be a whole number, 0 or more, or all"),
     ("bert@tiny", ["training.frozen=-1"], "must be a whole number, 0 or more, or all"),
@@ -126,22 +126,22 @@ def test_fresh_reinitializes_the_top_layers_and_the_pooler():
     ("albert@tiny", ["training.fresh=1"], "network.sharing = all makes them one"),
     ("universal-transformer@tiny", ["training.frozen=2"], "network.depth.kind = recurrent makes them one"),
 ])
-def test_what_no_network_could_do_is_refused(name, changes, told):
+def test_impossible_freezing_and_reinitialization_are_refused(name, changes, message):
     with pytest.raises(UserError) as refused:
         recipe(name, [*SMALL, *changes])
-    assert told in str(refused.value) and len(refused.value.problems) == 1
+    assert message in str(refused.value) and len(refused.value.problems) == 1
 
 
-def test_shared_layers_may_be_frozen_together():
+def test_shared_layers_can_be_frozen_together():
     chosen, network = network_of("albert@tiny", "training.frozen=all")
     LayerFreezing(network, chosen.settings.training)
-    assert learning(network) == {4}
+    assert trainable_layers(network) == {4}
 
 
-@pytest.mark.parametrize("change, told", [("training.frozen=all", "training.frozen trains only the heads"),
-                                          ("training.unfreeze=5", "training.unfreeze trains only the heads"),
-                                          ("training.unfreeze=epoch", "give a number of steps")])
-def test_a_network_with_a_tied_lm_head_has_no_heads_to_train_alone(change, told):
+@pytest.mark.parametrize("change, message", [("training.frozen=all", "training.frozen trains only the heads"),
+                                             ("training.unfreeze=5", "training.unfreeze trains only the heads"),
+                                             ("training.unfreeze=epoch", "give a number of steps")])
+def test_a_network_with_a_tied_lm_head_has_no_heads_to_train_alone(change, message):
     chosen, network = network_of("gpt2@tiny", change)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         LayerFreezing(network, chosen.settings.training)

@@ -1,4 +1,4 @@
-"""Tasks on running text, on dialogues and on queries with titles, trained side by side from one corpus."""
+"""Objectives on running text, dialogues and relevance pairs, trained together from one corpus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from conftest import OBJECTS, SEED
-from talking import judged, mixed_corpus
+from mixed_corpora import judged, mixed_corpus
 
 import stemma
 from stemma import recipe_loading
@@ -36,7 +36,7 @@ packing = "parallel"
 turns = 3.0
 """
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
-         "network.attention.dropout=0.0", "network.initialization.spread=0.1",  # so narrow a network starts too quietly
+         "network.attention.dropout=0.0", "network.initialization.spread=0.1",  # the default is too small here
          "corpus.sequence_length=32", "training.batch_size=16", "training.warmup_steps=2", "training.threads=1",
          "training.learning_rate=0.003", "corpus.validation=0.2", "objective.masked_lm.dynamic=true"]
 KIND_OF = {"talk": "roles", "talk_mask": "roles", "clicks": "relevance", "masked_lm": "running"}
@@ -51,32 +51,32 @@ def recipe(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory, tokenizer_folder) -> Corpus:
-    """The label of a query is the number of its object, so it can be learned."""
+    """The label of a query follows from its words, so it can be learned."""
     rows = [(query, title, OBJECTS.index(query) % 3) for query, title, _ in judged(120)]
     return mixed_corpus(tmp_path_factory.mktemp("talking"), tokenizer_folder, rows=rows)
 
 
-def test_each_group_reads_its_own_kind_for_training_and_held_out(recipe, corpus):
-    chosen = recipe_loading.recipe(recipe, SMALL)
-    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
+def test_each_objective_group_reads_its_own_kind_of_documents(recipe, corpus):
+    resolved = recipe_loading.recipe(recipe, SMALL)
+    loader = PretrainLoader(resolved, corpus, build_objectives(resolved), 0)
     try:
-        met = set()
+        seen_kinds = set()
         for step in range(40):
-            draft, active = supply.build_draft(step, 32)
+            draft, active = loader.build_draft(step, 32)
             kind = KIND_OF[active[0].name]
             assert {KIND_OF[objective.name] for objective in active} == {kind}
             first = draft.corpus_offsets[draft.corpus_offsets >= 0]
-            held = np.searchsorted(supply.validation.document_ranges[:, 0], first, side="right") - 1
-            assert not ((held >= 0) & (first < supply.validation.document_ranges[held, 1])).any()
-            number = np.searchsorted(draft.subset.document_ranges[:, 0], draft.spans.start, side="right") - 1
-            assert set(draft.subset.document_kinds()[number].tolist()) == {DOCUMENT_KINDS.index(kind)}
-            met.add(kind)
-        assert met == set(DOCUMENT_KINDS)
-        found = {objective.name for objectives, _ in supply.validation_batches(32) for objective in objectives}
-        assert found == set(KIND_OF)
-        assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
+            held_out = np.searchsorted(loader.validation.document_ranges[:, 0], first, side="right") - 1
+            assert not ((held_out >= 0) & (first < loader.validation.document_ranges[held_out, 1])).any()
+            document_index = np.searchsorted(draft.subset.document_ranges[:, 0], draft.spans.start, side="right") - 1
+            assert set(draft.subset.document_kinds()[document_index].tolist()) == {DOCUMENT_KINDS.index(kind)}
+            seen_kinds.add(kind)
+        assert seen_kinds == set(DOCUMENT_KINDS)
+        result = {objective.name for objectives, _ in loader.validation_batches(32) for objective in objectives}
+        assert result == set(KIND_OF)
+        assert np.exp(loader.unigram()).sum() == pytest.approx(1.0)
     finally:
-        supply.close()
+        loader.close()
 
 
 def test_all_objectives_are_trained_and_their_losses_reported(recipe, corpus, tmp_path):
@@ -90,19 +90,19 @@ def test_all_objectives_are_trained_and_their_losses_reported(recipe, corpus, tm
     assert {"dialogue_lm", "ir_relevance", "vocabulary", "pooler"} <= set(stemma.load(tmp_path / "run").network.heads)
 
 
-def test_on_running_text_alone_the_others_are_switched_off_by_name(recipe, corpus_folder, tmp_path, caplog):
+def test_objectives_without_their_kind_of_documents_are_switched_off(recipe, corpus_folder, tmp_path, caplog):
     result = pretrain(recipe, corpus_folder, tmp_path / "run", steps=2, changes=SMALL)
     assert set(result["validation_losses"]) == {"masked_lm"}
     for name in ("talk", "talk_mask", "clicks"):
         assert any(f"objective.{name} " in text for text in caplog.messages), caplog.messages
 
 
-def test_without_running_text_its_tasks_are_switched_off(recipe, tmp_path, tokenizer_folder):
+def test_without_running_text_its_objectives_are_switched_off(recipe, tmp_path, tokenizer_folder):
     corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False)
-    left, told = drop_unsupported(recipe_loading.recipe(recipe), corpus)
-    assert set(left.settings.objective) == {"talk", "talk_mask", "clicks"}
-    assert "objective.masked_lm" in told[0] and "no running text" in told[0]
+    remaining, warnings = drop_unsupported(recipe_loading.recipe(recipe), corpus)
+    assert set(remaining.settings.objective) == {"talk", "talk_mask", "clicks"}
+    assert "objective.masked_lm" in warnings[0] and "no running text" in warnings[0]
 
 
-def test_raw_text_is_running_text_to_a_recipe_that_also_judges_titles(recipe):
+def test_raw_text_is_parallel_only_if_all_objectives_are(recipe):
     assert not is_parallel(recipe_loading.recipe(recipe)) and is_parallel(recipe_loading.recipe("transformer"))

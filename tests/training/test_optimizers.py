@@ -23,7 +23,7 @@ def settings(kind, **keys):
     return TypeAdapter(AnyOptimizer).validate_python({"kind": kind, **keys})
 
 
-def steps_of(optimizer, parameter, gradients):
+def run_steps(optimizer, parameter, gradients):
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
@@ -38,29 +38,29 @@ def random_problem(shape, seed, count=5):
 
 @pytest.mark.parametrize("shape", [(5, 7), (6,)])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_lamb_is_the_papers(shape, decay):
+def test_lamb_matches_the_paper(shape, decay):
     parameter, gradients = random_problem(shape, 1)
     expected = literal_lamb.lamb(parameter.detach(), gradients, 0.02, 0.8, 0.95, 1e-6, decay)
-    found = steps_of(Lamb([parameter], 0.02, (0.8, 0.95), 1e-6, decay), parameter, gradients)
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+    result = run_steps(Lamb([parameter], 0.02, (0.8, 0.95), 1e-6, decay), parameter, gradients)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
 
 
-def test_lamb_moves_a_tensor_of_zeros():
+def test_lamb_updates_a_tensor_of_zeros():
     parameter = nn.Parameter(torch.zeros(4, 3))
     gradients = random_problem((4, 3), 2)[1]
     expected = literal_lamb.lamb(parameter.detach(), gradients, 0.02, 0.9, 0.999, 1e-6, 0.01)
-    found = steps_of(Lamb([parameter], 0.02), parameter, gradients)
-    assert np.abs(found).min() > 0
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-7)
+    result = run_steps(Lamb([parameter], 0.02), parameter, gradients)
+    assert np.abs(result).min() > 0
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (6,)])
 @pytest.mark.parametrize("clip", [0.5, 1.0])
-def test_adafactor_is_the_papers(shape, clip):
+def test_adafactor_matches_the_paper(shape, clip):
     parameter, gradients = random_problem(shape, 3)
     expected = literal_adafactor.adafactor(parameter.detach(), gradients, 0.03, 0.8, 1e-30, 1e-3, clip)
-    found = steps_of(Adafactor([parameter], 0.03, clip=clip), parameter, gradients)
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+    result = run_steps(Adafactor([parameter], 0.03, clip=clip), parameter, gradients)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (6,), (2, 3, 4)])
@@ -71,18 +71,18 @@ def test_adafactor_agrees_with_transformers(shape, relative):
     ours, gradients = random_problem(shape, 4)
     theirs = nn.Parameter(ours.detach().clone())
     reference = Reference([theirs], lr=0.03, weight_decay=0.2, relative_step=False, scale_parameter=relative)
-    expected = steps_of(reference, theirs, gradients)
-    found = steps_of(Adafactor([ours], 0.03, weight_decay=0.2, relative=relative), ours, gradients)
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
+    expected = run_steps(reference, theirs, gradients)
+    result = run_steps(Adafactor([ours], 0.03, weight_decay=0.2, relative=relative), ours, gradients)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
 
 
-def test_adafactor_bears_rows_without_gradient():
+def test_adafactor_leaves_rows_without_gradient_unchanged():
     parameter = nn.Parameter(torch.ones(4, 3))
     gradient = torch.zeros(4, 3)
     gradient[1] = 1e-4
-    found = steps_of(Adafactor([parameter], 0.01), parameter, [gradient] * 3)
-    assert np.isfinite(found).all()
-    assert (found[[0, 2, 3]] == 1).all()
+    result = run_steps(Adafactor([parameter], 0.01), parameter, [gradient] * 3)
+    assert np.isfinite(result).all()
+    assert (result[[0, 2, 3]] == 1).all()
 
 
 class Small(nn.Module):
@@ -97,7 +97,7 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_decay_pulls_on_matrices_only(kind):
+def test_weight_decay_applies_to_matrices_only(kind):
     keys = {} if kind == "adam" else {"weight_decay": 0.1}
     optimizer = build_optimizer(Small(), settings(kind, **keys), 0.01)
     sizes = {group["weight_decay"]: {p.ndim for p in group["params"]} for group in optimizer.param_groups}
@@ -109,8 +109,8 @@ def test_decay_pulls_on_matrices_only(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_settings_and_rate_reach_the_update(kind):
-    """With other values for every setting, other weights; with rate 0, the same weights."""
+def test_all_settings_and_the_learning_rate_change_the_update(kind):
+    """Another value of any setting gives other weights, and a learning rate of 0 the same weights."""
     def train(rate, **keys):
         torch.manual_seed(0)
         network = Small()
@@ -129,14 +129,14 @@ def test_settings_and_rate_reach_the_update(kind):
     base = train(0.01)
     changes = {"beta1": 0.5, "beta2": 0.7, "epsilon": 0.1, "weight_decay": 0.5, "beta2_decay": 0.3, "clip": 0.1,
                "least_scale": 10.0, "relative": False}
-    own = set(type(settings(kind)).model_fields) - {"kind"}
-    assert own and own <= set(changes)
-    for key in own:
+    keys = set(type(settings(kind)).model_fields) - {"kind"}
+    assert keys and keys <= set(changes)
+    for key in keys:
         assert not torch.equal(train(0.01, **{key: changes[key]}), base), key
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam"])
-def test_fused_is_used_and_agrees_with_the_plain_formula(kind):
+def test_fused_adam_is_used_and_agrees_with_the_unfused_one(kind):
     from torch.optim import Adam, AdamW
 
     ours, theirs = nn.Linear(5, 4, bias=False), nn.Linear(5, 4, bias=False)
@@ -145,15 +145,15 @@ def test_fused_is_used_and_agrees_with_the_plain_formula(kind):
     assert built.param_groups[0]["fused"] is True
     plain = (AdamW if kind == "adamw" else Adam)(theirs.parameters(), 0.01, (0.9, 0.98), 1e-6, foreach=False)
     gradients = random_problem((4, 5), 5)[1]
-    np.testing.assert_allclose(steps_of(built, ours.weight, gradients), steps_of(plain, theirs.weight, gradients),
+    np.testing.assert_allclose(run_steps(built, ours.weight, gradients), run_steps(plain, theirs.weight, gradients),
                                rtol=1e-5, atol=1e-7)
 
 
-def test_lambs_vectors_take_plain_steps():
+def test_lamb_updates_vectors_as_adamw_does():
     optimizer = build_optimizer(Small(), settings("lamb"), 0.01)
     assert [(group["adapt"], group["params"][0].ndim) for group in optimizer.param_groups] == [(True, 2), (False, 1)]
     parameter, gradients = random_problem((6,), 6)
     twin = nn.Parameter(parameter.detach().clone())
-    plain = steps_of(torch.optim.AdamW([twin], 0.01, (0.9, 0.999), 1e-6, 0.0), twin, gradients)
-    found = steps_of(Lamb([parameter], 0.01, weight_decay=0.0, adapt=False), parameter, gradients)
-    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-7)
+    plain = run_steps(torch.optim.AdamW([twin], 0.01, (0.9, 0.999), 1e-6, 0.0), twin, gradients)
+    result = run_steps(Lamb([parameter], 0.01, weight_decay=0.0, adapt=False), parameter, gradients)
+    np.testing.assert_allclose(result, plain, rtol=1e-5, atol=1e-7)

@@ -1,4 +1,4 @@
-"""A run from its first line on disk to its finished model: what it reports, what it starts from, what it leaves."""
+"""Pre-training runs: what they report, budgets, reproducibility, and initialization from another model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finished(tmp_path_factory, corpus_folder):
     return run, pretrain("bert@tiny", corpus_folder, run, steps=6, changes=SMALL, seed=1)
 
 
-def test_what_is_reported(finished, corpus_folder):
+def test_the_result_has_losses_counts_and_speed(finished, corpus_folder):
     run, result = finished
     assert {"run", "recipe", "steps", "tokens", "loss", "validation_loss", "unigram_loss", "tokens_per_second",
             "seconds"} <= result.keys()
@@ -50,14 +50,14 @@ def test_a_budget_in_tokens_ends_with_the_step_that_uses_it_up(tmp_path, corpus_
     assert tokens[-2] < 1000 <= tokens[-1] == result["tokens"]
 
 
-def test_a_budget_in_minutes(tmp_path, corpus_folder):
+def test_a_budget_in_minutes_ends_after_that_time(tmp_path, corpus_folder):
     began = time.monotonic()
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", minutes=0.01, changes=SMALL)
-    assert result["steps"] > 1 and 0.1 < result["seconds"] <= time.monotonic() - began  # of which steps took the first
+    assert result["steps"] > 1 and 0.1 < result["seconds"] <= time.monotonic() - began  # steps only
     assert 0.6 < time.monotonic() - began < 30
 
 
-def test_the_recipe_of_a_run_runs_again_to_the_same_bytes(finished, tmp_path, corpus_folder):
+def test_the_recipe_of_a_run_reproduces_its_bytes(finished, tmp_path, corpus_folder):
     run, _ = finished
     shutil.copy(run / "recipe.toml", tmp_path / "alone.toml")
     pretrain(str(tmp_path / "alone.toml"), corpus_folder, tmp_path / "again", steps=6, seed=1)
@@ -66,28 +66,28 @@ def test_the_recipe_of_a_run_runs_again_to_the_same_bytes(finished, tmp_path, co
     assert weights(tmp_path / "other") != weights(run)
 
 
-def test_the_recipe_of_a_run_on_raw_text_runs_again(tmp_path, text_file, monkeypatch):
-    """Its vocabulary was smaller than asked for; asking for just that size makes the same one."""
+def test_the_recipe_of_a_run_on_raw_text_reproduces_its_bytes(tmp_path, text_file, monkeypatch):
+    """Its vocabulary is smaller than requested. Requesting exactly that size gives the same tokenizer."""
     monkeypatch.setenv("STEMMA_CACHE", str(tmp_path / "cache"))
     pretrain("bert@tiny", text_file, tmp_path / "run", steps=2, changes=SMALL)
-    written = recipe(tmp_path / "run/recipe.toml")
-    assert written.origin["tokenizer.vocab_size"] == "corpus" and written.settings.tokenizer.vocab_size < 1000
+    saved_recipe = recipe(tmp_path / "run/recipe.toml")
+    assert saved_recipe.origin["tokenizer.vocab_size"] == "corpus" and saved_recipe.settings.tokenizer.vocab_size < 1000
     pretrain(str(tmp_path / "run/recipe.toml"), text_file, tmp_path / "again", steps=2)
     assert weights(tmp_path / "again") == weights(tmp_path / "run")
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_path, corpus_folder, caplog):
+def test_initializing_from_a_model_keeps_its_weights_and_network_settings(finished, tmp_path, corpus_folder, caplog):
     run, result = finished
     corpus = Corpus.open(corpus_folder)
-    wanted = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
-    chosen, network = init_from_model(str(run), wanted, corpus)
+    resolved = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
+    chosen, network = init_from_model(str(run), resolved, corpus)
     ours, theirs = network.state_dict(), stemma.load(run).network.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert (chosen.settings.network.layers, chosen.settings.network.width) == (2, 32)  # not mini's
     assert chosen.origin["network.layers"] == "run" and caplog.messages == []
 
-    # so little learning that the loss is still the old one
+    # with so small a learning rate the loss does not change
     after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, init_from=run, changes=[
         "corpus.sequence_length=32", "training.batch_size=8", "training.learning_rate=1e-12", "training.threads=1"])
     assert after["validation_loss"] == pytest.approx(result["validation_loss"], abs=1e-4)
@@ -99,8 +99,8 @@ def test_new_and_unneeded_heads_are_reported(finished, tmp_path, corpus_folder, 
     lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, init_from=run,
                     changes=["remove=objective.next_sentence", "corpus.sequence_length=32", "training.batch_size=8"])
     assert any("not needed" in text and "heads.next_sentence" in text for text in caplog.messages)
-    # the pooler goes along untouched: a fine-tune after this stage starts from the same one as a fine-tune before it
-    before, after = (stemma.load(place).network.state_dict() for place in (run, lone["run"]))
+    # the pooler is kept unchanged, so that fine-tuning before and after this stage starts from the same one
+    before, after = (stemma.load(path).network.state_dict() for path in (run, lone["run"]))
     assert torch.equal(before["heads.pooler.dense.weight"], after["heads.pooler.dense.weight"])
     assert not any(name.startswith("heads.next_sentence") for name in after)
     caplog.clear()
@@ -117,7 +117,7 @@ def test_network_settings_must_agree_with_the_model(finished, tmp_path, corpus_f
     assert list(tmp_path.iterdir()) == []
 
 
-def test_raw_text_meets_the_tokenizer_of_the_model_tostart_from(finished, tmp_path, text_file):
+def test_raw_text_is_tokenised_with_the_tokenizer_of_the_initial_model(finished, tmp_path, text_file):
     run, _ = finished
     text = tmp_path / "new.txt"
     text.write_text(text_file.read_text() + "Quite new words appear here.\n")
@@ -126,8 +126,8 @@ def test_raw_text_meets_the_tokenizer_of_the_model_tostart_from(finished, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["modernbert", "ettin-decoder"])
-def test_a_published_checkpoint_with_more_rows_than_tokens_is_trained_further(name, tmp_path, corpus_folder):
-    """In the form in which releases come: a config.json without a recipe, and a table with a few rows to spare."""
+def test_a_published_checkpoint_with_a_padded_vocabulary_is_trained_further(name, tmp_path, corpus_folder):
+    """As releases come: a config.json without a recipe, and an embedding matrix with more rows than tokens."""
     corpus = Corpus.open(corpus_folder)
     rows = corpus.tokenizer.vocab_size + 24
     model = stemma.build(f"{name}@tiny", rows, ["network.width=32", "network.heads=2"])
@@ -139,21 +139,21 @@ def test_a_published_checkpoint_with_more_rows_than_tokens_is_trained_further(na
         "corpus.sequence_length=32", "training.batch_size=8", "training.threads=1", "training.learning_rate=1e-3"])
     further = stemma.load(tmp_path / "on")
     assert further.network.vocab_size == rows
-    before, after = (one.network.state_dict()["encoder.blocks.0.attention.input.weight"] for one in (model, further))
+    before, after = (m.network.state_dict()["encoder.blocks.0.attention.input.weight"] for m in (model, further))
     assert not torch.equal(before, after) and (before - after).abs().max() < 0.01
-    opened = getattr(transformers, {"modernbert": "AutoModelForMaskedLM"}.get(name, "AutoModelForCausalLM"))
-    assert opened.from_pretrained(tmp_path / "on/model").config.vocab_size == rows
+    auto_class = getattr(transformers, {"modernbert": "AutoModelForMaskedLM"}.get(name, "AutoModelForCausalLM"))
+    assert auto_class.from_pretrained(tmp_path / "on/model").config.vocab_size == rows
 
 
-def test_no_checkpoint_no_folder(tmp_path, corpus_folder, monkeypatch):
-    """A loss that is no number in the very first step: nothing was learnt, so nothing is left."""
+def test_a_run_that_fails_in_its_first_step_leaves_no_folder(tmp_path, corpus_folder, monkeypatch):
+
     with pytest.raises(UserError, match="at step 1; training stopped before anything was learnt"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=3,
                  changes=[*SMALL, "network.initialization.spread=1e30"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_overwrite(finished, tmp_path, corpus_folder):
+def test_overwrite_replaces_the_old_run(finished, tmp_path, corpus_folder):
     run = tmp_path / "run"
     shutil.copytree(finished[0], run)
     (run / "notes.txt").write_text("old")
@@ -164,14 +164,14 @@ def test_overwrite(finished, tmp_path, corpus_folder):
     assert not (run / "notes.txt").exists() and [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_tensorboard(tmp_path, corpus_folder):
+def test_tensorboard_events_are_written(tmp_path, corpus_folder):
     pytest.importorskip("tensorboard")
     pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=2, changes=SMALL, tensorboard=True)
     assert list((tmp_path / "run/tensorboard").iterdir())
 
 
-def test_a_model_of_another_build_is_no_start(tmp_path, corpus_folder):
-    """Sizes are adopted from the model to start from; what kind of network it is, is not."""
+def test_a_model_of_another_architecture_is_refused_as_initialization(tmp_path, corpus_folder):
+    """Sizes are adopted from the initial model; the kind of network is not."""
     small = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=32",
              "corpus.sequence_length=16", "training.batch_size=4", "network.attention.head_width=16"]
     pretrain("transformer-xl@tiny", corpus_folder, tmp_path / "xl", steps=1, changes=small)

@@ -15,7 +15,7 @@ def show(terminal, enabled=True):
     return stream.getvalue()
 
 
-def test_the_line_shows_progress_loss_baseline_speed_and_time_left():
+def test_the_bar_shows_progress_loss_baseline_speed_and_time_left():
     shown = show(terminal=True)
     assert shown.startswith("bert@mini · 11.2 M parameters · 10 minutes\n")
     assert " 38% ━━━━━━━━━" in shown
@@ -27,12 +27,12 @@ def test_there_is_no_bar_without_a_terminal_or_when_switched_off(terminal, enabl
     assert show(terminal, enabled) == ""
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_values_are_omitted():
     assert format_progress(1, 10.0) == "step 1 · loss 10.00"
     assert format_progress(1, 10.0, tokens_per_second=412.4) == "step 1 · loss 10.00 · 412 tokens/s"
 
 
-def test_elsewhere_the_same_words_are_a_plain_line():
+def test_without_a_terminal_progress_is_a_plain_line():
     lines = ProgressLines(io.StringIO(), lambda: 0.0)
     with report_to(lines), ProgressBar("bert@mini", "10 minutes") as progress:
         progress.update(2310, 0.38, 4.81, 6.02, 6912.3, 370)

@@ -1,4 +1,4 @@
-"""Resuming at every single step, and at the awkward moments between: after the last step, before the model is saved."""
+"""Resuming from every step, after the last step, and before the model is saved gives the same bytes."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ def weights(run):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, corpus_folder):
-    run = tmp_path_factory.mktemp("whole") / "run"
+def uninterrupted(tmp_path_factory, corpus_folder):
+    run = tmp_path_factory.mktemp("uninterrupted") / "run"
     pretrain("bert@tiny", corpus_folder, run, steps=STEPS, changes=SMALL)
     return run
 
 
 @pytest.mark.parametrize("step", range(STEPS + 1))
-def test_from_every_step_to_the_same_bytes(whole, tmp_path, step):
+def test_resuming_from_any_step_gives_the_same_bytes(uninterrupted, tmp_path, step):
     run = tmp_path / "run"
-    shutil.copytree(whole, run)
+    shutil.copytree(uninterrupted, run)
     shutil.rmtree(run / "model")
     (run / "result.json").unlink()
     for later in range(step + 1, STEPS + 1):
         shutil.rmtree(run / f"checkpoints/step-{later}")
     result = resume(run)
-    assert weights(run) == weights(whole)
-    then = json.loads((whole / "result.json").read_text())
+    assert weights(run) == weights(uninterrupted)
+    expected = json.loads((uninterrupted / "result.json").read_text())
     for name in ("steps", "tokens", "loss", "losses", "validation_loss", "unigram_loss"):
-        assert result[name] == then[name]
+        assert result[name] == expected[name]
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    before = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
+    expected_lines = [json.loads(line) for line in (uninterrupted / "log.jsonl").read_text().splitlines()]
     untimed = [[{key: value for key, value in line.items() if "second" not in key} for line in log]
-               for log in (lines, before)]
+               for log in (lines, expected_lines)]
     assert untimed[0] == untimed[1]
 
 
-def test_each_phase_has_its_batch_its_length_and_its_schedule(whole):
-    """Of 9 steps the first 5 begin before half of the budget is used. Each phase rises over its own two steps."""
-    log = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
+def test_each_phase_has_its_own_batch_size_length_and_schedule(uninterrupted):
+    """Of 9 steps the first 5 start before half of the budget is used. Each phase has its own warm-up of two steps."""
+    log = [json.loads(line) for line in (uninterrupted / "log.jsonl").read_text().splitlines()]
     steps = [line for line in log if "learning_rate" in line]
     factors = [line["learning_rate"] / max(line["learning_rate"] for line in steps) for line in steps]
     assert factors[:2] == factors[5:7] == pytest.approx([0.5, 1])
     assert all(later < earlier for earlier, later in pairwise(factors[1:5])) and factors[7] > factors[8] > 0
-    # down in a straight line from the second step of the phase to where the phase ends
+    # linear decay from the second step of the phase to its end
     assert factors[2:5] == pytest.approx([1 - (n / 4.5 - 1 / 4.5) / (1 - 1 / 4.5) for n in (2, 3, 4)])
     start = (6 / 9 - 0.5) / 0.5
     assert factors[7:] == pytest.approx([1 - ((n / 9 - 0.5) / 0.5 - start) / (1 - start) for n in (7, 8)])
@@ -69,9 +69,9 @@ def test_each_phase_has_its_batch_its_length_and_its_schedule(whole):
     assert min(tokens[5:]) > 12 * 16 * 0.8
 
 
-def test_an_interruption_outside_the_steps_says_how_to_go_on(whole, tmp_path, monkeypatch):
+def test_an_interruption_outside_the_steps_prints_the_resume_command(uninterrupted, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    shutil.copytree(whole, run)
+    shutil.copytree(uninterrupted, run)
     (run / "result.json").unlink()
 
     def stop(*_, **__):
@@ -84,18 +84,18 @@ def test_an_interruption_outside_the_steps_says_how_to_go_on(whole, tmp_path, mo
     assert resume(run)["steps"] == STEPS
 
 
-def test_a_run_whose_model_went_missing_is_finished_again(whole, tmp_path, monkeypatch):
+def test_a_run_with_a_missing_model_is_finished_without_training(uninterrupted, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    shutil.copytree(whole, run)
+    shutil.copytree(uninterrupted, run)
     shutil.rmtree(run / "model")
     monkeypatch.setattr(loop_module.Trainer, "_step", None)  # no step is taken
     resume(run)
-    assert weights(run) == weights(whole)
+    assert weights(run) == weights(uninterrupted)
 
 
 @pytest.mark.parametrize("step", [0, 4])
-def test_a_run_that_started_from_a_model(whole, tmp_path, corpus_folder, step):
-    """Also its new heads are the same again."""
+def test_a_run_initialized_from_a_model_resumes_to_the_same_bytes(uninterrupted, tmp_path, corpus_folder, step):
+    """Including its newly initialized heads."""
     lone, first, again = tmp_path / "lone", tmp_path / "first", tmp_path / "again"
     pretrain("bert@tiny", corpus_folder, lone, steps=1, changes=[*SMALL, "remove=objective.next_sentence"])
     pretrain("bert@tiny", corpus_folder, first, steps=STEPS, init_from=lone, changes=SMALL)
@@ -106,28 +106,28 @@ def test_a_run_that_started_from_a_model(whole, tmp_path, corpus_folder, step):
     if step:
         shutil.rmtree(lone)  # no longer needed
     resume(again)
-    assert weights(again) == weights(first) != weights(whole)
+    assert weights(again) == weights(first) != weights(uninterrupted)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
-def test_a_lost_cache_is_made_again_as_it_was(tmp_path, text_file, monkeypatch, kind):
-    """The recipe has meanwhile adopted the size that the vocabulary really got: asking for it gives the same one."""
+def test_a_deleted_cache_is_rebuilt_identically(tmp_path, text_file, monkeypatch, kind):
+    """The run's recipe has the actual vocabulary size; requesting that size trains the same tokenizer."""
     monkeypatch.setenv("STEMMA_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "run"
     pretrain("bert@tiny", text_file, run, steps=STEPS, changes=[
         *SMALL, f"tokenizer.kind={kind}", "tokenizer.vocab_size=3000"])
-    reached = weights(run)
+    expected = weights(run)
     shutil.rmtree(tmp_path / "cache")
     for step in range(3, STEPS + 1):
         shutil.rmtree(run / f"checkpoints/step-{step}")
     (run / "result.json").unlink()
     resume(run)
-    assert weights(run) == reached
+    assert weights(run) == expected
 
 
-def test_what_a_kill_left_is_cleared_away(whole, tmp_path):
+def test_temporary_files_of_a_killed_run_are_removed(uninterrupted, tmp_path):
     run = tmp_path / "run"
-    shutil.copytree(whole, run)
+    shutil.copytree(uninterrupted, run)
     (run / "result.json").unlink()
     (run / ".model.0123abcd.tmp").mkdir()
     (run / ".model.0123abcd.old").mkdir()
@@ -136,7 +136,7 @@ def test_what_a_kill_left_is_cleared_away(whole, tmp_path):
     assert not list(run.glob(".*"))
 
 
-def test_other_annotations_than_those_a_run_began_with_are_refused(corpus_folder, tmp_path):
+def test_resuming_with_other_annotations_is_refused(corpus_folder, tmp_path):
     corpus = tmp_path / "corpus"
     shutil.copytree(corpus_folder, corpus)
     (tmp_path / "first.txt").write_text("the\nof\n")

@@ -1,4 +1,4 @@
-"""The graph of runs: numbers that stay what they are, and work that is done once."""
+"""The graph of runs: stable digests, and results that are computed once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from stemma.tasks.pipeline import provenance
 from stemma.training.run_folder import CONFIG
 from stemma.training.run_graph import RunNode, cached_result, run_or_resume
 
-FACTS = ("recipe", {"b": [1, 2.5], "a": None}, 3)
+INPUTS = ("recipe", {"b": [1, 2.5], "a": None}, 3)
 
 
-def test_numbers_are_what_they_were_when_labs_and_pipelines_were_made():
-    """Pinned: with another number everything that lies on people's disks would be made anew."""
+def test_digests_of_cells_and_stages_never_change():
+    """With other digests, all existing labs and pipelines would be computed again."""
     plain = hashlib.sha256(b'["recipe", {"a": null, "b": [1, 2.5]}, 3]').hexdigest()
-    assert cells.short_digest(*FACTS) == plain[:16] == "65b10fde63bfd170"
-    assert provenance.digest(*FACTS) == hashlib.sha256(json.dumps([1, *FACTS], sort_keys=True).encode()).hexdigest()
+    assert cells.short_digest(*INPUTS) == plain[:16] == "65b10fde63bfd170"
+    assert provenance.digest(*INPUTS) == hashlib.sha256(json.dumps([1, *INPUTS], sort_keys=True).encode()).hexdigest()
 
 
-def test_a_node_is_done_when_it_found_something_or_never_will(tmp_path):
+def test_a_node_is_done_with_a_result_or_a_failure(tmp_path):
     node = RunNode(tmp_path / "cells" / "one", "delete it.")
     with node.lock():
         assert node.result() is None and node.failure_reason() is None
@@ -35,50 +35,50 @@ def test_a_node_is_done_when_it_found_something_or_never_will(tmp_path):
     assert node.result() == {"score": 1.5} and other.failure_reason() == "it diverged" and other.result() is None
 
 
-def hold(folder, taken, leave):
+def lock_until(folder, locked, release):
     with RunNode(folder, "").lock():
-        taken.set()
-        leave.wait(30)
+        locked.set()
+        release.wait(30)
 
 
-def test_one_process_at_a_time_holds_a_node(tmp_path):
+def test_a_node_is_locked_by_one_process(tmp_path):
     context = multiprocessing.get_context("fork")
-    taken, leave = context.Event(), context.Event()
-    process = context.Process(target=hold, args=(tmp_path / "node", taken, leave))
+    locked, release = context.Event(), context.Event()
+    process = context.Process(target=lock_until, args=(tmp_path / "node", locked, release))
     process.start()
     try:
-        assert taken.wait(30)
+        assert locked.wait(30)
         with pytest.raises(FolderLockedError), RunNode(tmp_path / "node", "").lock():
             pass
     finally:
-        leave.set()
+        release.set()
         process.join()
     with RunNode(tmp_path / "node", "").lock():
         pass
 
 
-def test_a_run_is_begun_once_and_then_gone_on_with(tmp_path):
-    done = []
+def test_run_or_resume_starts_a_run_once_and_resumes_it_later(tmp_path):
+    calls = []
 
     def begin(run):
         run.mkdir()
         (run / CONFIG).write_text("{}")
-        done.append("begun")
+        calls.append("started")
         return {}
 
     for _ in range(2):
-        run_or_resume(tmp_path / "stages" / "a", begin, lambda run: done.append("gone on") or {})
-    assert done == ["begun", "gone on"]
+        run_or_resume(tmp_path / "stages" / "a", begin, lambda run: calls.append("resumed") or {})
+    assert calls == ["started", "resumed"]
 
 
 @pytest.mark.parametrize("name", [None, "stage"])
-def test_what_was_found_is_remembered_by_its_number(tmp_path, name):
-    made = []
+def test_results_are_cached_by_digest(tmp_path, name):
+    calls = []
 
     def make():
-        made.append(1)
-        return {"loss": len(made)}
+        calls.append(1)
+        return {"loss": len(calls)}
 
-    asked = [cached_result(tmp_path / "measures.json", name, number, "delete it.", make)["loss"]
-             for number in ("a", "a", "b", "b")]
-    assert asked == [1, 1, 2, 2]
+    losses = [cached_result(tmp_path / "measures.json", name, digest, "delete it.", make)["loss"]
+              for digest in ("a", "a", "b", "b")]
+    assert losses == [1, 1, 2, 2]

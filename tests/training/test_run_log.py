@@ -24,7 +24,7 @@ def test_each_line_is_readable_at_once(tmp_path):
     assert len(entries(tmp_path)) == 3
 
 
-def test_resume_forgets_later_steps_and_a_torn_line(tmp_path):
+def test_truncating_removes_later_steps_and_a_torn_line(tmp_path):
     with RunLog(tmp_path) as log:
         log.write({"event": "start"})
         for step in range(1, 6):
@@ -39,7 +39,7 @@ def test_resume_forgets_later_steps_and_a_torn_line(tmp_path):
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2}', "", '{"step": 2}\n\x00\x00'])
-def test_a_line_without_its_end_is_torn(tmp_path, torn):
+def test_a_last_line_without_a_newline_is_removed(tmp_path, torn):
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n' + torn)
     with RunLog(tmp_path) as log:
         log.truncate_after(9)
@@ -48,7 +48,7 @@ def test_a_line_without_its_end_is_torn(tmp_path, torn):
     assert steps == ([1, 2, 3] if "\x00" in torn else [1, 3])
 
 
-def test_a_sound_log_is_not_rewritten(tmp_path):
+def test_a_log_without_later_steps_is_not_rewritten(tmp_path):
     with RunLog(tmp_path) as log:
         log.write({"step": 1})
         before = log.path.stat().st_ino
@@ -58,7 +58,7 @@ def test_a_sound_log_is_not_rewritten(tmp_path):
         assert entries(tmp_path) == []
 
 
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_gives_an_error(tmp_path):
     log = RunLog(tmp_path)
 
     class Full:
@@ -71,7 +71,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         log.write({"step": 1})
 
 
-def test_tensorboard_gets_the_scalars(tmp_path):
+def test_scalars_are_written_to_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -87,7 +87,7 @@ def test_tensorboard_gets_the_scalars(tmp_path):
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 6.0), (2, 0.5)]
 
 
-def test_tensorboard_that_is_not_installed_is_named(tmp_path, monkeypatch):
+def test_missing_tensorboard_gives_an_error_with_the_install_command(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without(name, *arguments, **keywords):

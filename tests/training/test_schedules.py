@@ -25,14 +25,14 @@ def reference(build, step, *arguments, **keywords):
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 8, 40])
-def test_linear_is_that_of_transformers(warmup):
+def test_linear_matches_transformers(warmup):
     from transformers import get_linear_schedule_with_warmup as build
 
     for step in range(1, STEPS + 1):
         assert at(settings("linear"), step, warmup=warmup) == pytest.approx(reference(build, step, warmup, STEPS))
 
 
-def test_cosine_is_that_of_transformers():
+def test_cosine_matches_transformers():
     from transformers import get_cosine_schedule_with_warmup as build
 
     for step in range(1, STEPS + 1):
@@ -46,7 +46,7 @@ def test_cosine_ends_on_its_floor():
     assert at(schedule, (STEPS + WARMUP) // 2) == pytest.approx(0.55)
 
 
-def test_noam_is_the_papers_divided_by_its_peak():
+def test_noam_matches_the_paper_divided_by_its_peak():
     def paper(step, width=512):
         return width**-0.5 * min(step**-0.5, step * WARMUP**-1.5)
 
@@ -61,18 +61,18 @@ def test_noam_decays_as_transformers_inverse_square_root():
         assert at(settings("noam"), step) == pytest.approx(reference(build, step, WARMUP))
 
 
-def test_inverse_sqrt_is_t5s_divided_by_its_peak():
+def test_inverse_sqrt_matches_t5_divided_by_its_peak():
     for step in range(1, 3 * STEPS):
         assert at(settings("inverse_sqrt"), step) == pytest.approx(math.sqrt(WARMUP) / math.sqrt(max(step, WARMUP)))
 
 
-def test_constant_rises_and_stays():
-    found = [at(settings("constant"), step) for step in range(1, STEPS + 1)]
-    assert found == pytest.approx([min(1.0, step / WARMUP) for step in range(1, STEPS + 1)])
+def test_constant_warms_up_and_stays_at_the_peak():
+    result = [at(settings("constant"), step) for step in range(1, STEPS + 1)]
+    assert result == pytest.approx([min(1.0, step / WARMUP) for step in range(1, STEPS + 1)])
 
 
 @pytest.mark.parametrize(("cut", "ratio"), [(0.1, 32.0), (0.25, 10.0)])
-def test_slanted_triangular_is_the_papers(cut, ratio):
+def test_slanted_triangular_matches_the_paper(cut, ratio):
     def paper(t):
         turn = math.floor(STEPS * cut)
         p = t / turn if t < turn else 1 - (t - turn) / (turn * (1 / cut - 1))
@@ -91,13 +91,13 @@ def test_slanted_triangular_is_the_papers(cut, ratio):
     ("linear", 0.0, 1.0, 8, {4: 0.5, 8: 1, 16: 0.75, 24: 0.5, 40: 0}),  # no level: `linear`
     ("linear", 0.0, 0.9, 20, {10: 0.5, 19: 0.95, 20: 1, 30: 0.5, 40: 0}),  # the warm-up reaches into the decay
 ])
-def test_warmup_stable_decay(shape, floor, decay, warmup, expected):
+def test_warmup_stable_decay_has_the_expected_factors(shape, floor, decay, warmup, expected):
     schedule = settings("warmup_stable_decay", shape=shape, floor=floor, decay=decay)
     assert {step: at(schedule, step, warmup=warmup) for step in expected} == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(("shape", "theirs"), [("linear", "linear"), ("one_minus_sqrt", "1-sqrt")])
-def test_warmup_stable_decay_is_that_of_transformers(shape, theirs):
+def test_warmup_stable_decay_matches_transformers(shape, theirs):
     from transformers import get_wsd_schedule as build
 
     schedule = settings("warmup_stable_decay", shape=shape, decay=0.3)
@@ -106,17 +106,18 @@ def test_warmup_stable_decay_is_that_of_transformers(shape, theirs):
 
 
 @pytest.mark.parametrize("shape", ["linear", "one_minus_sqrt"])
-def test_warmup_stable_decay_wastes_no_update(shape):
+def test_warmup_stable_decay_has_no_update_with_factor_0(shape):
     """Progress is counted before an update, as the loop does."""
     schedule = settings("warmup_stable_decay", shape=shape, decay=0.25)
-    found = [lr_factor(schedule, s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
-    assert min(found) > 0 and found[WARMUP - 1:31] == [1.0] * 24 and found[30:] == sorted(set(found[30:]), reverse=True)
+    result = [lr_factor(schedule, s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
+    assert min(result) > 0 and result[WARMUP - 1:31] == [1.0] * 24
+    assert result[30:] == sorted(set(result[30:]), reverse=True)
 
 
 @pytest.mark.parametrize("kind", ["linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
                                   "warmup_stable_decay"])
-def test_every_factor_lies_between_0_and_1_and_the_peak_is_1(kind):
-    """Also where progress runs ahead of the steps or behind them, as with a budget in minutes."""
+def test_every_factor_is_between_0_and_1_and_the_peak_is_1(kind):
+    """Also if progress does not match the steps, as with a budget in minutes."""
     for warmup in (0, 1, 8, 50):
         for step in range(1, 50):
             for progress in (0.0, 0.1, 0.5, 0.999, 1.0, 1.3):
@@ -127,7 +128,7 @@ def test_every_factor_lies_between_0_and_1_and_the_peak_is_1(kind):
     assert highest == 1
 
 
-def test_no_update_is_wasted_when_progress_is_counted_before_it():
-    found = [lr_factor(settings("linear"), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
-    assert min(found) > 0
-    assert found[WARMUP:] == sorted(found[WARMUP:], reverse=True)
+def test_linear_has_no_update_with_factor_0():
+    result = [lr_factor(settings("linear"), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
+    assert min(result) > 0
+    assert result[WARMUP:] == sorted(result[WARMUP:], reverse=True)

@@ -1,5 +1,5 @@
-"""The training step as a module: wrapped by DistributedDataParallel, and with blocks that are computed twice, its
-gradients are those of one process."""
+"""The training step as a module: with DistributedDataParallel and with activation checkpointing, its gradients are
+those of one process."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def text(tmp_path_factory):
     words = ["the", "a", "cat", "dog", "tree", "sees", "likes", "big", "small", "old", "runs", "to", "house", "and"]
     sentences = [" ".join(words[(7 * line + 3 * word * word) % len(words)] for word in range(5 + line % 6)) + "."
                  for line in range(240)]
-    (folder / "text.txt").write_text("\n".join(line + ("\n" if number % 6 == 5 else "")
-                                               for number, line in enumerate(sentences)))
+    (folder / "text.txt").write_text("\n".join(line + ("\n" if index % 6 == 5 else "")
+                                               for index, line in enumerate(sentences)))
     return folder
 
 
-def several_tasks(folder):
-    """The same of a network with two heads, whose tasks take turns."""
+def prepared_multitask_steps(folder):
+    """As `prepared_steps`, for a multi-task network with two heads whose tasks alternate."""
     run = folder / "several"
     if not run.is_dir():
         model = toy_tasks.save_model(folder / "start")
@@ -69,68 +69,68 @@ def several_tasks(folder):
             module.p = 0.0
         if isinstance(module, SelfAttention):
             module.dropout = 0.0
-    learners = {name: build_task_objective(card, input_encoder_for(card, model.tokenizer), 0) for name,
-                card in model.task_configs.items()}
-    lessons = [task_dataset(learners[name], {part: read_split(run, part, card) for part in SPLITS}, 8)
-               for name, card in model.task_configs.items()]
-    supply = FinetuneLoader(model, lessons, 3, 48)
-    steps = [supply.get_batch(step, 48, 0.5) for step in range(STEPS)]
+    objectives = {name: build_task_objective(card, input_encoder_for(card, model.tokenizer), 0) for name,
+                  card in model.task_configs.items()}
+    datasets = [task_dataset(objectives[name], {part: read_split(run, part, card) for part in SPLITS}, 8)
+                for name, card in model.task_configs.items()]
+    loader = FinetuneLoader(model, datasets, 3, 48)
+    steps = [loader.get_batch(step, 48, 0.5) for step in range(STEPS)]
     assert len({step.objectives[0].name for step in steps}) == 2
-    return model.network, supply.objectives, steps
+    return model.network, loader.objectives, steps
 
 
 def prepared_steps(folder, name):
     """A network, its objectives, and the batches of its first steps."""
     if name == "multitask":
-        return several_tasks(folder)
-    chosen = recipe(f"{name}@tiny", [*SMALL, *RECIPES[name]])
-    place = folder / name
-    if not place.is_dir():
-        settings = chosen.settings.tokenizer
+        return prepared_multitask_steps(folder)
+    resolved = recipe(f"{name}@tiny", [*SMALL, *RECIPES[name]])
+    corpus_folder = folder / name
+    if not corpus_folder.is_dir():
+        settings = resolved.settings.tokenizer
         tokenizer = train_tokenizer((folder / "text.txt").read_text().splitlines(), settings.kind, 200,
-                                    lowercase=settings.lowercase, roles=chosen.settings.special_tokens())
-        build_corpus([str(folder / "text.txt")], tokenizer, place)
-    corpus = Corpus.open(place)
-    chosen = adopt_tokenizer(chosen, corpus)
-    objectives = build_objectives(chosen)
+                                    lowercase=settings.lowercase, roles=resolved.settings.special_tokens())
+        build_corpus([str(folder / "text.txt")], tokenizer, corpus_folder)
+    corpus = Corpus.open(corpus_folder)
+    resolved = adopt_tokenizer(resolved, corpus)
+    objectives = build_objectives(resolved)
     torch.manual_seed(0)
-    network = build_network(chosen, corpus.tokenizer.vocab_size)
-    supply = PretrainLoader(chosen, corpus, objectives, seed=1)
-    steps = [supply.get_batch(step, supply.sequence_length_at(0.9), 0.9) for step in range(STEPS)]
-    supply.close()
+    network = build_network(resolved, corpus.tokenizer.vocab_size)
+    loader = PretrainLoader(resolved, corpus, objectives, seed=1)
+    steps = [loader.get_batch(step, loader.sequence_length_at(0.9), 0.9) for step in range(STEPS)]
+    loader.close()
     return network, objectives, steps
 
 
-def trained(step, steps, rank=0, processes=1, slices=2):
-    """The gradients of all steps together, each computed in slices; of several processes, each computes its rows."""
+def accumulate_gradients(step, steps, rank=0, processes=1, slices=2):
+    """Add up the gradients of all steps, each computed in slices. Of several processes, each computes its own rows."""
     memory = {}
-    for number, prepared in enumerate(steps):
+    for index, prepared in enumerate(steps):
         tasks = tuple(objective.name for objective in prepared.objectives)
         batch = replace(prepared.batch, objectives=tasks)
-        own = batch.slices(-(-batch.num_rows // processes))[rank]
+        rows_of_rank = batch.slices(-(-batch.num_rows // processes))[rank]
         state = memory.get(prepared.sampler_key) if batch.continues_previous else None
-        kept = []
-        for at, piece in enumerate(own.slices(-(-own.num_rows // slices))):
-            torch.manual_seed(100 * number + 10 * rank + at)  # a generator draws: the same in any number of processes
-            rows = slice(at * (-(-own.num_rows // slices)), None)
-            found = step(piece, None if state is None else state.rows(slice(rows.start, rows.start + piece.num_rows)))
-            (found.total * processes).backward()  # gradients are averaged, and these are shares of a sum
-            kept += [found.state] if isinstance(found.state, Memory) else []
-        if kept:
-            memory[prepared.sampler_key] = Memory.concatenate(kept)
+        memories = []
+        for at, piece in enumerate(rows_of_rank.slices(-(-rows_of_rank.num_rows // slices))):
+            torch.manual_seed(100 * index + 10 * rank + at)  # the generator's samples depend on it
+            rows = slice(at * (-(-rows_of_rank.num_rows // slices)), None)
+            result = step(piece, None if state is None else state.rows(slice(rows.start, rows.start + piece.num_rows)))
+            (result.total * processes).backward()  # DistributedDataParallel averages, and these are parts of a sum
+            memories += [result.state] if isinstance(result.state, Memory) else []
+        if memories:
+            memory[prepared.sampler_key] = Memory.concatenate(memories)
 
 
 def gradients_of(network):
-    return {name: torch.zeros_like(each) if each.grad is None else each.grad
-            for name, each in network.named_parameters()}
+    return {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in network.named_parameters()}
 
 
 def one_process(folder, name):
-    """As two processes would do it, one after the other: the same slices with the same draws."""
+    """The gradients of both ranks computed in one process: the same slices with the same random numbers."""
     network, objectives, steps = prepared_steps(folder, name)
     step = TrainingStep(network, objectives).train()
     for rank in range(PROCESSES):
-        trained(step, steps, rank, PROCESSES)
+        accumulate_gradients(step, steps, rank, PROCESSES)
     return {name: gradient / PROCESSES for name, gradient in gradients_of(network).items()}
 
 
@@ -140,7 +140,7 @@ def work(rank, folder, names, out):
     for name in names:
         network, objectives, steps = prepared_steps(folder, name)
         step = DistributedDataParallel(TrainingStep(network, objectives).train(), find_unused_parameters=True)
-        trained(step, steps, rank, PROCESSES)
+        accumulate_gradients(step, steps, rank, PROCESSES)
         if rank == 0:
             torch.save(gradients_of(network), f"{out}/{name}.pt")
     dist.destroy_process_group()
@@ -148,10 +148,10 @@ def work(rank, folder, names, out):
 
 @pytest.fixture(scope="module")
 def distributed(text, tmp_path_factory):
-    """Two processes on this machine train all recipes, one after the other."""
+    """Two processes train all recipes, one after the other."""
     names, out = ["bert", "electra", "xlnet", "unilm", "t5", "multitask"], tmp_path_factory.mktemp("gradients")
     for name in names:
-        prepared_steps(text, name)  # the corpora are there before two processes want them
+        prepared_steps(text, name)  # builds the corpora before two processes need them
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     mp.spawn(work, (text, names, out), nprocs=PROCESSES)
     return out
@@ -159,25 +159,27 @@ def distributed(text, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["bert", "electra", "xlnet", "unilm", "t5", "multitask"])
 def test_two_processes_have_the_gradients_of_one(distributed, text, name):
-    found, expected = torch.load(distributed / f"{name}.pt"), one_process(text, name)
+    result, expected = torch.load(distributed / f"{name}.pt"), one_process(text, name)
     assert sum(bool(gradient.any()) for gradient in expected.values()) > 10
     for key, gradient in expected.items():
-        torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(result[key], gradient, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet", "universal-transformer", "t5"])
-def test_blocks_that_are_computed_again_have_the_same_gradients(text, name):
+def test_activation_checkpointing_gives_the_same_gradients(text, name):
     network, objectives, steps = prepared_steps(text, name)
-    trained(TrainingStep(network, objectives).train(), steps)
+    accumulate_gradients(TrainingStep(network, objectives).train(), steps)
     expected = {key: gradient.clone() for key, gradient in gradients_of(network).items()}
-    again, objectives, steps = prepared_steps(text, name)
+    checkpointed, objectives, steps = prepared_steps(text, name)
     calls = []
-    for module in again.modules():
+    for module in checkpointed.modules():
         if isinstance(module, Block):
             module.register_forward_pre_hook(lambda *_: calls.append(1))
-    apply_activation_checkpointing(again, check_fn=lambda module: isinstance(module, Block))
-    trained(TrainingStep(again, objectives).train(), steps)
-    found = {key.replace("_checkpoint_wrapped_module.", ""): gradient for key, gradient in gradients_of(again).items()}
+    apply_activation_checkpointing(checkpointed, check_fn=lambda module: isinstance(module, Block))
+    accumulate_gradients(TrainingStep(checkpointed, objectives).train(), steps)
+    result = {key.replace("_checkpoint_wrapped_module.", ""): gradient
+              for key, gradient in gradients_of(checkpointed).items()}
     for key, gradient in expected.items():
-        torch.testing.assert_close(found[key], gradient, rtol=1e-5, atol=1e-7)
-    assert len(calls) >= 4 * STEPS * len(network.encoder.blocks)  # two slices, forward and once more on the way back
+        torch.testing.assert_close(result[key], gradient, rtol=1e-5, atol=1e-7)
+    # two slices, each computed forward and again in the backward pass
+    assert len(calls) >= 4 * STEPS * len(network.encoder.blocks)

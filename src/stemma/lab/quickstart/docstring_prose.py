@@ -14,13 +14,13 @@ from itertools import pairwise
 
 from stemma.text.sentences import sentence_starts
 
-_RULE = re.compile(r"(?:([-=*~^_#+.:\"'`])\1{2,}|[-=+|*\s]{3,})")          # a line of nothing but strokes
+_RULE = re.compile(r"(?:([-=*~^_#+.:\"'`])\1{2,}|[-=+|*\s]{3,})")          # a line of rule characters only
 _TABLE_ROW = re.compile(r"^[|+]|[^\s.!?:] {3,}\S")                           # a cell border, or a gap between columns
 _FIELD = re.compile(r":[A-Za-z][^:`]*:(?:\s|$)|@\w+\s")                     # :param x:, @param
 _ARGUMENT = re.compile(r"\*{0,2}\w+(?:,\s*\w+)*\s+--?\s")                  # x, y -- what they mean
 _DIRECTIVE = re.compile(r"\.\.(?:\s+([\w-]+)::|\s|$)\s*")
 _BULLET = re.compile(r"(?:[*+o\u2022-]|\d{1,2}[.)]|\(?[a-z\d]\))\s+")
-_READ_ALOUD = {"note", "warning", "tip", "important", "caution", "seealso"}  # directives whose content is prose
+_PROSE_DIRECTIVES = {"note", "warning", "tip", "important", "caution", "seealso"}  # directives whose content is prose
 
 _MARKUP = [
     (re.compile(r":[\w+.:-]+:`~[\w.]*?(\w+)`"), r"\1"),                     # :class:`~package.X`
@@ -81,14 +81,14 @@ def _blocks(document: str) -> Iterator[str]:
             continue
         directive = _DIRECTIVE.match(text)
         bullet = _BULLET.match(text)
-        machine = (_FIELD.match(text) or (not bullet and _TABLE_ROW.search(text))
-                   or (not current and _ARGUMENT.match(text)))      # within a sentence it is but a dash
-        if current and (directive or bullet or machine or indent != margin):
+        not_prose = (_FIELD.match(text) or (not bullet and _TABLE_ROW.search(text))
+                     or (not current and _ARGUMENT.match(text)))      # inside a paragraph it is a dash
+        if current and (directive or bullet or not_prose or indent != margin):
             yield " ".join(current)
             current = []
-        if directive and directive.group(1) in _READ_ALOUD:
+        if directive and directive.group(1) in _PROSE_DIRECTIVES:
             text = text[directive.end():]
-        elif directive or machine:
+        elif directive or not_prose:
             skipped = indent
             continue
         elif bullet:
@@ -117,12 +117,12 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def is_prose(sentence: str) -> bool:
-    """Mostly plain words, with at least one of the little words that English cannot do without."""
+    """Mostly plain words, and either a complete sentence or at least one function word (the, of, is)."""
     if _NOT_PROSE.search(sentence):
         return False
     words = sentence.split()
     plain = sum(bool(_PLAIN_WORD.fullmatch(word)) for word in words)
     if plain < 0.7 * len(words):
         return False
-    whole = sentence[0].isupper() and sentence[-1] in ".!?:"
-    return whole or bool(_FUNCTION_WORD.search(sentence))
+    is_complete = sentence[0].isupper() and sentence[-1] in ".!?:"
+    return is_complete or bool(_FUNCTION_WORD.search(sentence))

@@ -114,12 +114,12 @@ def sample_fills(model: Model, sentences: Sequence[str], count: int, seed: int) 
     sample: list[dict[str, Any]] = []
     for index in rng.permutation(len(sentences)):
         words = sentences[index].split()
-        whole = [i for i, word in enumerate(words)
-                 if word.isalpha() and len(tokenizer.encode(word, special=False).ids) == 1]
+        single_token = [i for i, word in enumerate(words)
+                        if word.isalpha() and len(tokenizer.encode(word, special=False).ids) == 1]
         if len(sample) == count:
             break
-        if 8 <= len(words) <= 14 and whole:
-            position = int(rng.choice(whole))
+        if 8 <= len(words) <= 14 and single_token:
+            position = int(rng.choice(single_token))
             text = " ".join([*words[:position], "[MASK]", *words[position + 1:]])
             candidates = fill(model, text, top=3)[0]["candidates"]
             sample.append({"text": text, "truth": words[position], "guesses": candidates})

@@ -41,18 +41,18 @@ class NgramClassifier:
         self.columns: dict[tuple[int, str], int] = {}
         frequency: Counter[int] = Counter()
         for row in counts:
-            for group, found in enumerate(row):
-                frequency.update(self.columns.setdefault((group, gram), len(self.columns)) for gram in found)
+            for group, grams in enumerate(row):
+                frequency.update(self.columns.setdefault((group, gram), len(self.columns)) for gram in grams)
         documents = np.array([frequency[column] for column in range(len(self.columns))])
         self.idf = np.log((1 + len(texts)) / (1 + documents)) + 1
         self.rows = self._features(counts)
         products = self._products(self.rows)
         values, vectors = torch.linalg.eigh(products)
-        kept = values > 1e-9 * values.max()
-        self.rotation = vectors[:, kept] / values[kept].sqrt()        # from products with the rows to coordinates
-        inside = products @ self.rotation
-        self.inverse_penalty = _select_penalty(inside, labels)
-        self.weights = _fit(inside, labels, self.inverse_penalty)
+        nonzero = values > 1e-9 * values.max()
+        self.rotation = vectors[:, nonzero] / values[nonzero].sqrt()  # from products with the rows to coordinates
+        coordinates = products @ self.rotation
+        self.inverse_penalty = _select_penalty(coordinates, labels)
+        self.weights = _fit(coordinates, labels, self.inverse_penalty)
 
     def decision(self, texts: Sequence[str]) -> Tensor:
         """(texts,) the log-odds of class 1."""
@@ -68,8 +68,8 @@ class NgramClassifier:
         indices: list[tuple[int, int]] = []
         weights: list[np.ndarray] = []
         for row_index, row in enumerate(counts):
-            for group, found in enumerate(row):
-                known = [(self.columns[group, gram], count) for gram, count in found.items()
+            for group, grams in enumerate(row):
+                known = [(self.columns[group, gram], count) for gram, count in grams.items()
                          if (group, gram) in self.columns]
                 if known:
                     columns, times = np.array(known).T
@@ -105,7 +105,7 @@ def folds(labels: Sequence[float]) -> np.ndarray:
     return fold_of_example
 
 
-def _select_penalty(kernel: Tensor, labels: Tensor) -> float:
+def _select_penalty(coordinates: Tensor, labels: Tensor) -> float:
     """The penalty with the best cross-validation accuracy; ties go to the strongest."""
     fold = torch.from_numpy(folds(labels.tolist()))
     if any(len(set(labels[fold != index].tolist())) < 2 or not (fold == index).any() for index in range(FOLDS)):
@@ -114,16 +114,16 @@ def _select_penalty(kernel: Tensor, labels: Tensor) -> float:
     for test_fold in range(FOLDS):
         is_train, weights = fold != test_fold, None
         for penalty_index, inverse_penalty in enumerate(INVERSE_PENALTIES):
-            weights = _fit(kernel[is_train], labels[is_train], inverse_penalty, weights)
-            correct = (_scores(kernel[~is_train], weights) > 0) == labels[~is_train].bool()
+            weights = _fit(coordinates[is_train], labels[is_train], inverse_penalty, weights)
+            correct = (_scores(coordinates[~is_train], weights) > 0) == labels[~is_train].bool()
             accuracy[penalty_index] += float(correct.double().mean())
     return INVERSE_PENALTIES[int(np.argmax(np.round(accuracy, 9)))]
 
 
-def _fit(kernel: Tensor, labels: Tensor, inverse_penalty: float, start: Tensor | None = None) -> Tensor:
+def _fit(coordinates: Tensor, labels: Tensor, inverse_penalty: float, start: Tensor | None = None) -> Tensor:
     """Weights and, last, an intercept that is not penalised: the minimum of
     inverse_penalty * loss + |weights|^2 / 2."""
-    weights = torch.zeros(kernel.shape[1] + 1).double() if start is None else start.clone()
+    weights = torch.zeros(coordinates.shape[1] + 1).double() if start is None else start.clone()
     weights.requires_grad_(True)
     optimizer = torch.optim.LBFGS([weights], max_iter=300, tolerance_grad=1e-6, tolerance_change=1e-12,
                                   line_search_fn="strong_wolfe")
@@ -131,7 +131,7 @@ def _fit(kernel: Tensor, labels: Tensor, inverse_penalty: float, start: Tensor |
     def loss() -> Tensor:
         optimizer.zero_grad()
         total = inverse_penalty * torch.nn.functional.binary_cross_entropy_with_logits(
-            _scores(kernel, weights), labels, reduction="sum") + weights[:-1].square().sum() / 2
+            _scores(coordinates, weights), labels, reduction="sum") + weights[:-1].square().sum() / 2
         total = total / max(1.0, inverse_penalty)  # the same order of magnitude for every penalty
         total.backward()
         return total
@@ -140,5 +140,5 @@ def _fit(kernel: Tensor, labels: Tensor, inverse_penalty: float, start: Tensor |
     return weights.detach()
 
 
-def _scores(kernel: Tensor, weights: Tensor) -> Tensor:
-    return kernel @ weights[:-1] + weights[-1]
+def _scores(coordinates: Tensor, weights: Tensor) -> Tensor:
+    return coordinates @ weights[:-1] + weights[-1]

@@ -62,12 +62,12 @@ def collect_pages(root: Path | None = None) -> list[DocPage]:
     return pages
 
 
-def split_pages(pages: Sequence[DocPage], seed: int, share: float = 0.1) -> tuple[list[DocPage], list[DocPage]]:
+def split_pages(pages: Sequence[DocPage], seed: int, fraction: float = 0.1) -> tuple[list[DocPage], list[DocPage]]:
     """Training and held-out pages, split by whole packages, so that no package is in both."""
     sizes: dict[str, int] = {}
     for page in pages:
         sizes[page.group] = sizes.get(page.group, 0) + page.words
-    target, total = share * sum(sizes.values()), 0
+    target, total = fraction * sum(sizes.values()), 0
     held_out: set[str] = set()
     groups = [sorted(sizes)[index] for index in np.random.default_rng(seed).permutation(len(sizes))]
     for max_size in (target / 5, target):  # small packages first: many of them are more diverse than one large one

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 STATE, RESULT, REPORT = "quickstart.json", "result.json", "report.html"
 TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "tokenizer", "corpus", "run", "task"
 LAB = "lab"  # the experiment, its cells and its results
-HELD_OUT_SHARE = 0.1
+HELD_OUT_FRACTION = 0.1
 RECIPE = "modernbert@tiny"
 # Changes for a few minutes of training on a small text; `recipe_changes.py` has the reasons.
 CHANGES = (
@@ -133,9 +133,9 @@ class StageState:
     @classmethod
     def begin(cls, folder: Path, config: QuickstartConfig, overwrite: bool) -> StageState:
         """A new folder, or that of an interrupted quickstart; a folder with other files is refused."""
-        known = (folder / STATE).is_file()
-        if overwrite or not known:
-            with atomic_folder(folder, overwrite=overwrite and known, checksums=False) as temporary:
+        exists = (folder / STATE).is_file()
+        if overwrite or not exists:
+            with atomic_folder(folder, overwrite=overwrite and exists, checksums=False) as temporary:
                 cls(temporary, config, {}).write()
             return cls(folder, config, {})
         if (folder / RESULT).is_file():
@@ -181,7 +181,7 @@ class StageState:
 def commands(folder: Path, minutes: float, seed: int) -> list[str]:
     """The single commands that repeat the quickstart's training."""
     text, tokenizer, corpus, run = (shlex.quote(str(folder / name)) for name in (TRAIN, TOKENIZER, CORPUS, RUN))
-    changed, default = (one.settings.tokenizer for one in (recipe(RECIPE, CHANGES), recipe(RECIPE)))
+    changed, default = (loaded.settings.tokenizer for loaded in (recipe(RECIPE, CHANGES), recipe(RECIPE)))
     kind = f" --kind {changed.kind}" if changed.kind != default.kind else ""
     case = f" --{'' if changed.lowercase else 'no-'}lowercase" if changed.lowercase != default.lowercase else ""
     return [f"stemma tokenizer train {text} --for {RECIPE}{kind}{case} --vocab-size {changed.vocab_size} --out "
@@ -193,7 +193,7 @@ def commands(folder: Path, minutes: float, seed: int) -> list[str]:
 
 def _write_text(folder: Path, seed: int) -> dict[str, Any]:
     pages = python_docs.collect_pages()
-    train, held_out = python_docs.split_pages(pages, seed, HELD_OUT_SHARE)
+    train, held_out = python_docs.split_pages(pages, seed, HELD_OUT_FRACTION)
     python_docs.write_pages(train, folder / TRAIN)
     python_docs.write_pages(held_out, folder / HELD_OUT)
     for name in (TRAIN, HELD_OUT):

@@ -209,7 +209,7 @@ def label_counts(examples: Iterable[Example]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def duplicate_share(train: Sequence[Example], dev: Sequence[Example]) -> float:
+def duplicate_fraction(train: Sequence[Example], dev: Sequence[Example]) -> float:
     """The fraction of `dev` examples whose input texts also occur in `train`."""
     seen = {example.input_texts() for example in train}
     return sum(example.input_texts() in seen for example in dev) / max(1, len(dev))

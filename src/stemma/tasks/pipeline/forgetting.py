@@ -43,9 +43,9 @@ def build_with_weights(recipe: Recipe, weights: Mapping[str, Tensor],
     heads = {name for group in network.parameter_groups() if group.name.startswith("head.")
              for name in group.parameters}
     borrowed = {name: tensor for name, tensor in (head_source or {}).items() if name in heads}
-    own_state = network.state_dict()
+    initial_state = network.state_dict()
     fitting = {name: tensor for name, tensor in {**borrowed, **weights}.items()
-               if name in own_state and own_state[name].shape == tensor.shape}
+               if name in initial_state and initial_state[name].shape == tensor.shape}
     return None if transfer_weights(fitting, network).missing_keys else network.eval()
 
 

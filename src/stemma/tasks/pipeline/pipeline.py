@@ -27,7 +27,7 @@ from stemma.tasks.pipeline.interpolation import read_interpolation
 from stemma.tasks.pipeline.plan import PipelinePlan, PipelineStage
 from stemma.tasks.pipeline.provenance import StageDigests, digest
 from stemma.tasks.pipeline.read_plan import read_pipeline_plan
-from stemma.tasks.pipeline.report import write
+from stemma.tasks.pipeline.report import render_report
 from stemma.tasks.pipeline.stage_gains import stage_gains
 from stemma.tasks.pipeline.stage_recipes import stage_recipes
 from stemma.tasks.pipeline.stage_runner import StageRunner
@@ -144,7 +144,7 @@ def _run_stages(runner: StageRunner) -> dict[str, Any]:
         for name in plan.stages:
             results[name] = runner.run_stage(name)
         trials = runner.ablation_runs()
-        losses = {name: runner.measure(name) for name in plan.stages}
+        losses = {name: runner.stage_losses(name) for name in plan.stages}
     except (Interrupted, KeyboardInterrupt) as stop:
         raise Interrupted(f"stopped, and everything so far is saved; `stemma resume {run}` goes on.") from stop
     except DiskFullError as error:
@@ -165,7 +165,7 @@ def _finish(runner: StageRunner, last: str, result: dict[str, object]) -> None:
     run = runner.run
     with atomic_folder(run / MODEL, overwrite=True) as folder:
         shutil.copytree(resolve_model_folder(runner.output(last)), folder, dirs_exist_ok=True)
-    atomic_write(run / REPORT, write(result))
+    atomic_write(run / REPORT, render_report(result))
     write_object(run / RESULT, result)
 
 
@@ -174,7 +174,7 @@ def _check_contamination(runner: StageRunner) -> list[dict[str, Any]]:
     plan, file = runner.plan, runner.run / CONTAMINATION
     key = digest([[entry["after"], entry["data"]] for entry in runner.provenance.lineage()], plan.header.ngram)
     cached = cached_result(file, None, key, "delete it: it is counted again.",
-                          lambda: {"rows": _compute_contamination(runner)})
+                           lambda: {"rows": _compute_contamination(runner)})
     rows: list[dict[str, Any]] = cached["rows"]
     return rows
 
@@ -193,21 +193,22 @@ def _compute_contamination(runner: StageRunner) -> list[dict[str, Any]]:
 
 
 def _report_contamination(runner: StageRunner, rows: list[dict[str, Any]]) -> None:
-    read = [(f"{row['task']}, {row['set']}", f"{row['read']:,} of {row['examples']:,} examples occur in the text of "
-             f"{row['text']}, such as {row['worst'][0]['where']}") for row in rows if row["read"]]
-    if read and runner.plan.header.contamination == "refuse":
+    contaminated = [(f"{row['task']}, {row['set']}",
+                     f"{row['read']:,} of {row['examples']:,} examples occur in the text of {row['text']}, such as "
+                     f"{row['worst'][0]['where']}") for row in rows if row["read"]]
+    if contaminated and runner.plan.header.contamination == "refuse":
         raise UserError("the stages would read what the task is tested on; take it out of the text, or set "
-                        'contamination = "warn"', read)
-    for where, what in read:
+                        'contamination = "warn"', contaminated)
+    for where, what in contaminated:
         logger.warning(f"{where}: {what}; their scores may be too high.")
 
 
 def _with_examples(runner: StageRunner, stage: PipelineStage) -> Any:
-    number = -1
-    for number, text in numbered_texts(stage.entry.corpus, stage.reading_options):
-        yield number, text
+    index = -1
+    for index, text in numbered_texts(stage.entry.corpus, stage.reading_options):
+        yield index, text
     texts = example_documents(runner.examples[stage.entry.texts_of or ""]["train"])
-    yield from enumerate(texts, number + 1)
+    yield from enumerate(texts, index + 1)
 
 
 def _stage_row(runner: StageRunner, stage: PipelineStage, result: dict[str, Any] | None,

@@ -44,10 +44,10 @@ def path_checksums(path: str | Path) -> Checksums:
     return {str(file): sha256(file) for file in files}
 
 
-def model_checksums(where: str) -> Checksums:
+def model_checksums(model: str) -> Checksums:
     from stemma.exchange.load import resolve_model_folder
 
-    return {str(file): sha256(file) for file in sorted(resolve_model_folder(where).iterdir()) if file.is_file()}
+    return {str(file): sha256(file) for file in sorted(resolve_model_folder(model).iterdir()) if file.is_file()}
 
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
@@ -68,20 +68,20 @@ class StageDigests:
         self.run_digest: dict[str, str] = {}
         self.output_digest: dict[str, str] = {}
         for name, stage in plan.stages.items():
-            before = self.output_digest[stage.after] if stage.after else None
-            self.run_digest[name] = self.digest_run(stage, before)
+            parent_digest = self.output_digest[stage.after] if stage.after else None
+            self.run_digest[name] = self.digest_run(stage, parent_digest)
             fractions = stage.entry.interpolate
             self.output_digest[name] = digest(self.run_digest[name], fractions, self._selection_inputs(stage)) \
                 if fractions else self.run_digest[name]
 
-    def digest_run(self, stage: PipelineStage, before: str | None, seed: int | None = None) -> str:
-        """The digest of a run of this stage that starts from `before`."""
+    def digest_run(self, stage: PipelineStage, parent_digest: str | None, seed: int | None = None) -> str:
+        """The digest of a run of this stage that starts from the model with `parent_digest`."""
         entry = stage.entry
         settings = entry.model_dump(exclude={"after", "interpolate", "seed", "corpus", "model", "train", "dev", "test",
-                                           "texts_of", "recipe"})
+                                             "texts_of", "recipe"})
         replayed = sorted(self.general.values()) if entry.replay is not None else None
         values = recipe_values(recipe(entry.recipe, stored=True)) if entry.recipe else None
-        return digest(before, settings, values, replayed, self._data_checksums(stage),
+        return digest(parent_digest, settings, values, replayed, self._data_checksums(stage),
                       stage.seed if seed is None else seed)
 
     def lineage(self) -> list[dict[str, Any]]:

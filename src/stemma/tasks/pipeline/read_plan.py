@@ -64,12 +64,12 @@ def read_pipeline_plan(path: str | Path) -> PipelinePlan:
     return plan
 
 
-def _absolute(table: Mapping[str, object], keys: tuple[str, ...], beside: Path) -> dict[str, Any]:
+def _absolute(table: Mapping[str, object], keys: tuple[str, ...], plan_folder: Path) -> dict[str, Any]:
     """Make paths absolute, relative to the plan. A model that does not exist may be a hub id and is kept."""
     def resolve(key: str, value: object) -> Any:
-        if not isinstance(value, str) or value == "-" or key == "model" and not (beside / value).exists():
+        if not isinstance(value, str) or value == "-" or key == "model" and not (plan_folder / value).exists():
             return value
-        return str((beside / value).absolute())
+        return str((plan_folder / value).absolute())
 
     return {key: ([resolve(key, item) for item in value] if isinstance(value, list) else resolve(key, value))
             if key in keys else value for key, value in table.items()}

@@ -18,7 +18,7 @@ def tables(result: Mapping[str, Any]) -> dict[str, Table]:
     return result_tables
 
 
-def write(result: Mapping[str, Any]) -> str:
+def render_report(result: Mapping[str, Any]) -> str:
     """The report as Markdown."""
     lines = ["# Pipeline report", ""]
     for title, (head, rows) in tables(result).items():

@@ -200,17 +200,17 @@ class StageRunner:
                             "text that it was made from.")
         return corpus
 
-    def measure(self, name: str) -> dict[str, Any]:
+    def stage_losses(self, name: str) -> dict[str, Any]:
         """Held-out losses of a stage: on general text, and for a language model on its own text before and after the
         stage. Cached by the digest of the inputs."""
         stage = self.plan.stages[name]
         first = self.plan.of_kind("text")[:1]
         key = digest(self.provenance.output_digest[name], sorted(self.provenance.general.values()),
-                        [self.provenance.run_digest[text_stage.name] for text_stage in first])
+                     [self.provenance.run_digest[text_stage.name] for text_stage in first])
         return cached_result(self.run / STAGE_LOSSES, name, key, "delete it: it is measured again.",
-                             lambda: self._measured(stage))
+                             lambda: self._compute_losses(stage))
 
-    def _measured(self, stage: PipelineStage) -> dict[str, Any]:
+    def _compute_losses(self, stage: PipelineStage) -> dict[str, Any]:
         weights, general = load_state(self.output(stage.name)), self.general()
         before = load_state(self.output(stage.after)) if stage.after else None
         losses: dict[str, Any] = {"general_loss": None, "bits_per_byte": None, "own_before": None, "own_after": None}

@@ -52,15 +52,15 @@ def write_documents(file: Path, documents: Iterable[str], field: str) -> None:
 
 
 def numbered_texts(paths: Sequence[str], reading: TextReadingOptions) -> NumberedTexts:
-    """(document number, text) of raw text or of a corpus; a long document may be split."""
+    """(document index, text) of raw text or of a corpus; a long document may be split."""
     if len(paths) == 1 and is_corpus(paths[0]):
         corpus = Corpus.open(paths[0])
-        yield from ((number, corpus.document_text(number)) for number in range(len(corpus.document_starts) - 1))
+        yield from ((index, corpus.document_text(index)) for index in range(len(corpus.document_starts) - 1))
         return
-    number = -1
+    index = -1
     for passage in quietly(read_passages(paths, **reading.plain_text_arguments())) if paths else ():
-        number += passage.starts_document
-        yield number, passage.text
+        index += passage.starts_document
+        yield index, passage.text
 
 
 def sample_replay(general: Corpus, validation: float, characters: int, seed: int) -> tuple[list[str], int]:

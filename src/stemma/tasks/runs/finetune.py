@@ -29,7 +29,7 @@ from stemma.schema.overrides import flatten, parse_changes
 from stemma.schema.task_options import parse_task_options
 from stemma.task_config import TaskConfig, registered_parts, task_stack
 from stemma.tasks.data.checks import check_labelled, check_labels
-from stemma.tasks.data.examples import Example, duplicate_share, label_counts, labels_of
+from stemma.tasks.data.examples import Example, duplicate_fraction, label_counts, labels_of
 from stemma.tasks.datasets import DATASETS, read_examples, task_kind_of
 from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import check_metrics
@@ -197,7 +197,7 @@ def read_splits(task: TaskArguments, reading: TextReadingOptions) -> dict[str, l
         for split in ("dev", "test"):
             check_labels(labels, examples[split], str(task.files.get(split)))
     for split in ("dev", "test"):
-        if examples[split] and (fraction := duplicate_share(examples["train"], examples[split])):
+        if examples[split] and (fraction := duplicate_fraction(examples["train"], examples[split])):
             logger.warning(
                 f"{100 * fraction:.3g}% of the examples of {task.files[split]} also occur in the training set, so its "
                 "scores partly measure memorization.")

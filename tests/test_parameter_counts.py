@@ -1,4 +1,4 @@
-"""Parameters counted exactly as the papers' checkpoints have them; nothing is allocated for it."""
+"""Parameter counts equal those of the published checkpoints; networks are built on the meta device."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def count(name: str, vocabulary: int | None = None, heads: bool = True) -> int:
 
 
 @pytest.mark.parametrize(("name", "vocabulary", "expected"), ENCODER_AND_POOLER)
-def test_encoder_and_pooler(name, vocabulary, expected):
+def test_encoder_and_pooler_have_the_published_parameter_count(name, vocabulary, expected):
     assert count(name, vocabulary, heads=False) == expected
 
 
 @pytest.mark.parametrize(("name", "expected"), WITH_HEADS)
-def test_with_heads(name, expected):
+def test_encoder_and_heads_have_the_published_parameter_count(name, expected):
     assert count(name) == expected
 
 
-def test_distilbert_is_half_of_bert():
+def test_bert_with_half_of_its_layers_has_the_parameter_count_of_distilbert():
     halved = ["network.layers=6", "network.embedding.segments=0", "corpus.pair=start A separator B separator",
               "remove=objective.next_sentence"]
     with torch.device("meta"):
@@ -52,7 +52,7 @@ def test_distilbert_is_half_of_bert():
     ("electra@small", 13_549_057, [], 4_620_026),  # as in the paper, 64 wide
     ("electra@small", 13_549_057, ["network.generator.multiplier=1.0"], 13_546_682),  # as released, 256 wide
     ("electra@base", 109_483_009, [], None), ("electra@large", 335_142_913, [], None)])
-def test_what_is_kept_of_electra_is_its_discriminator(name, discriminator, changes, generator):
+def test_electra_counts_its_discriminator_only(name, discriminator, changes, generator):
     with torch.device("meta"):
         model = stemma.build(name, changes=changes)
     assert model.parameter_count() == discriminator
@@ -65,65 +65,65 @@ def norm(width: int) -> int:
 
 
 def attention(width: int) -> int:
-    return 4 * (width * width + width)  # query, key, value and output, each with its constants
+    return 4 * (width * width + width)  # query, key, value and output, each with its bias
 
 
 def feedforward(width: int, inner: int) -> int:
     return width * inner + inner + inner * width + width
 
 
-def encoder_decoder(vocabulary: int, layers: int, width: int, inner: int, places: int = 0) -> int:
-    """One table for both texts and the output; learned places of either; two sublayers on one side, three on the
-    other, each with its norm."""
+def encoder_decoder(vocabulary: int, layers: int, width: int, inner: int, positions: int = 0) -> int:
+    """One shared embedding matrix for both texts and the output; learned positions for each; two sublayers per encoder
+    layer and three per decoder layer, each with its norm."""
     encoder = attention(width) + feedforward(width, inner) + 2 * norm(width)
-    return vocabulary * width + 2 * places * width + layers * (2 * encoder + attention(width) + norm(width))
+    return vocabulary * width + 2 * positions * width + layers * (2 * encoder + attention(width) + norm(width))
 
 
 @pytest.mark.parametrize(("name", "expected"), [
     ("transformer@base", encoder_decoder(37_000, 6, 512, 2048)),  # "65 million"
     ("transformer@big", encoder_decoder(37_000, 6, 1024, 4096)),  # "213 million"
-    ("mass@base", encoder_decoder(60_000, 6, 1024, 4096, places=512))])
-def test_by_hand(name, expected):
+    ("mass@base", encoder_decoder(60_000, 6, 1024, 4096, positions=512))])
+def test_encoder_decoders_equal_a_count_by_formula(name, expected):
     assert count(name) == expected
 
 
-def test_by_hand_as_the_paper_has_it():
+def test_the_transformer_has_the_parameter_count_of_the_paper():
     assert [count("transformer@base"), count("transformer@big")] == [63_082_496, 214_245_376]
 
 
 @pytest.mark.parametrize(("name", "layers", "width"), [("spanbert@base", 12, 768), ("spanbert@large", 24, 1024)])
-def test_spanbert_is_cased_bert_without_a_pooler_and_a_head_for_edges(name, layers, width):
+def test_spanbert_is_cased_bert_without_a_pooler_and_with_a_span_boundary_head(name, layers, width):
     import transformers
 
     with torch.device("meta"):
-        theirs = transformers.BertForMaskedLM(transformers.BertConfig(
+        reference = transformers.BertForMaskedLM(transformers.BertConfig(
             vocab_size=28_996, hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64,
             intermediate_size=4 * width)).num_parameters()
-    edges = 15 * 200 + (2 * width + 200) * width + width * width + 2 * (width + norm(width)) + 28_996
-    assert count(name) == theirs + edges
+    boundary_head = 15 * 200 + (2 * width + 200) * width + width * width + 2 * (width + norm(width)) + 28_996
+    assert count(name) == reference + boundary_head
 
 
-def test_unilm_is_bert_with_four_segments_more():
+def test_unilm_is_bert_with_four_more_segment_embeddings():
     assert count("unilm@large", heads=False) == count("bert@large", heads=False) + 4 * 1024
     assert count("unilm@base") == count("bert@base") + 4 * 768
 
 
-def test_ernie_2_large_is_bert_large_with_two_segments_more_and_vectors_for_its_tasks():
+def test_ernie_2_large_is_bert_large_with_two_more_segments_and_task_embeddings():
     assert count("ernie-2@large", heads=False) == count("bert@large", heads=False) + 2 * 1024
-    by_task = sum(classes * (1024 + 1) for classes in (2, 2, 9, 3, len(CONNECTIVES), 3))
+    task_heads = sum(classes * (1024 + 1) for classes in (2, 2, 9, 3, len(CONNECTIVES), 3))
     vocabulary = count("bert@large") - count("bert@large", heads=False) - 2 * (1024 + 1)  # without next sentence
-    assert count("ernie-2@large") - count("ernie-2@large", heads=False) == vocabulary + by_task + 7 * 1024
+    assert count("ernie-2@large") - count("ernie-2@large", heads=False) == vocabulary + task_heads + 7 * 1024
 
 
-def test_one_stack_is_an_encoder_and_half_as_much():
-    """T5's decoder without its look across, which would be as large as its attention and a norm."""
+def test_a_prefix_lm_has_the_parameters_of_one_t5_stack():
+    """T5's decoder without cross-attention, which is as large as self-attention and a norm."""
     width, layers = 768, 12
-    across = layers * (4 * width * width + width)
-    decoder = count("t5@base") - count("prefix-lm@base") - across
-    assert decoder == count("prefix-lm@base") - 32_128 * width  # both stacks have a table of distances and a last norm
+    cross_attention = layers * (4 * width * width + width)
+    decoder = count("t5@base") - count("prefix-lm@base") - cross_attention
+    assert decoder == count("prefix-lm@base") - 32_128 * width  # both have relative biases and a final norm
 
 
-def test_transformers_counts_the_same():
+def test_parameter_counts_equal_those_of_transformers():
     import transformers
 
     with torch.device("meta"):

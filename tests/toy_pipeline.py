@@ -1,4 +1,4 @@
-"""A plan of four stages that is carried out in a second: sentences of the small text, and a task about their verbs."""
+"""A pipeline of four stages that runs in seconds: small texts, and a classification task about their verbs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WORDS = {"good": ["copies", "reads", "repairs"], "bad": ["forgets", "numbers", "
 
 def examples(count: int, seed: int) -> list[tuple[str, str]]:
     rng = random.Random(seed)
-    made = []
-    for number in range(count):
-        label = ("good", "bad")[number % 2]
+    pairs = []
+    for index in range(count):
+        label = ("good", "bad")[index % 2]
         verb, place = rng.choice(WORDS[label]), f"{rng.choice(PLACES)} and {rng.choice(PLACES)}"
-        made.append((f"{rng.choice(SUBJECTS)} {verb} {rng.choice(OBJECTS)} {place}", label))
-    return made
+        pairs.append((f"{rng.choice(SUBJECTS)} {verb} {rng.choice(OBJECTS)} {place}", label))
+    return pairs
 
 
 def write_data(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A plug-in of each kind, as a user would write it: one small file each."""
+"""Example plug-ins of each kind, as a user would write them: one small file each."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ training.warmup_steps   = 2
 
 
 def write(folder: Path) -> list[str]:
-    """The files and `mine.toml`, which names them; returns the options that name them on a command line."""
+    """Write the plug-ins and `mine.toml`, which lists them; returns their --plugin options."""
     for name, content in FILES.items():
         (folder / name).write_text(content)
     (folder / "mine.toml").write_text(RECIPE)
@@ -246,7 +246,7 @@ def write(folder: Path) -> list[str]:
 
 
 def write_network(folder: Path) -> list[str]:
-    """The same for parts of a network, and `deep.toml`."""
+    """Write the network plug-ins and `deep.toml`; returns their --plugin options."""
     for name, content in NETWORK_FILES.items():
         (folder / name).write_text(content)
     (folder / "deep.toml").write_text(NETWORK_RECIPE)
@@ -256,23 +256,23 @@ def write_network(folder: Path) -> list[str]:
 def documented(name: str) -> str:
     """A plug-in that docs/how-to/extending.md shows, by the name of its file."""
     page = (Path(__file__).parent.parent / "docs" / "how-to" / "extending.md").read_text()
-    found = re.search(rf"^```python\n# {re.escape(name)}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert found is not None, name
-    return found[1]
+    match = re.search(rf"^```python\n# {re.escape(name)}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert match is not None, name
+    return match[1]
 
 
 def write_spans(folder: Path) -> dict[str, Path]:
-    """The kind of task `spans`, and its examples by set: who does something, and what is done with."""
+    """Write the task kind `spans` and its examples; returns the files by split. Spans are persons and things."""
     (folder / "my_spans.py").write_text(documented("my_spans.py"))
     rng = random.Random(0)
     files = {}
-    for part, count in (("train", 64), ("dev", 16)):
+    for split, count in (("train", 64), ("dev", 16)):
         rows = []
         for _ in range(count):
             person, thing = rng.choice(["clerk", "scribe", "printer"]), rng.choice(["a letter", "seven pages"])
             text = f"{rng.choice(['the old', 'a young'])} {person} reads {thing} {rng.choice(['at noon', 'again'])}"
             rows.append({"text": text, "spans": [[text.index(word), text.index(word) + len(word), label]
                                                  for word, label in ((person, "person"), (thing, "thing"))]})
-        files[part] = folder / f"spans-{part}.jsonl"
-        files[part].write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files[split] = folder / f"spans-{split}.jsonl"
+        files[split].write_text("".join(json.dumps(row) + "\n" for row in rows))
     return files

@@ -1,6 +1,6 @@
-"""A Universal Transformer with halting learns the tasks it is known for, and thinks longer where there is more to do.
+"""A Universal Transformer with adaptive halting learns its paper's tasks and takes more steps at harder positions.
 
-Digits are copied, turned round and added; questions in bAbI's format are answered. Every run is a few minutes long.
+The tasks are copying, reversing and adding digits, and questions in bAbI's format. Every run takes a few minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHANGES = ["corpus.packing=sentence_pair", "objective.causal_lm.scored=second", 
            "training.batch_size=64", "training.schedule.kind=linear", "training.clip_norm=1.0", "training.threads=1",
            "training.spike_factor=1e6", "training.checkpoint_every=100000", "training.validate_every=100000"]
 
-Pair = tuple[list[str], list[str]]  # what is given, and what is to be answered
+Pair = tuple[list[str], list[str]]  # question and answer, as words
 PEOPLE = ["Mary", "John", "Daniel", "Sandra"]
 PLACES = ["kitchen", "garden", "office", "bathroom", "hallway", "bedroom"]
 
@@ -45,28 +45,28 @@ def reversing(rng: random.Random) -> Pair:
 
 
 def adding(rng: random.Random) -> Pair:
-    """Two numbers of one to three digits; their sum, ones first, so that a carry is known when it is needed."""
+    """Two numbers of one to three digits and their sum, ones first, so that each carry comes before it is used."""
     length = rng.randint(1, 3)
     first, second = (rng.randrange(10**length) for _ in range(2))
     return [*f"{first:0{length}d}", "+", *f"{second:0{length}d}"], [*f"{first + second:0{length + 1}d}"[::-1]]
 
 
 def story(rng: random.Random, facts: int | None = None) -> str:
-    """One to three facts and a question as bAbI's files have them: numbered lines, the answer behind a tab."""
-    where, lines = {}, []
-    for number in range(1, 1 + (facts or rng.randint(1, 3))):
+    """One to three facts and a question in bAbI's file format: numbered lines, the answer after a tab."""
+    location, lines = {}, []
+    for index in range(1, 1 + (facts or rng.randint(1, 3))):
         person, place = rng.choice(PEOPLE), rng.choice(PLACES)
-        where[person] = (place, number)
-        lines.append(f"{number} {person} went to the {place}.")
-    person = rng.choice(sorted(where))
-    return "\n".join([*lines, f"{len(lines) + 1} Where is {person}?\t{where[person][0]}\t{where[person][1]}"])
+        location[person] = (place, index)
+        lines.append(f"{index} {person} went to the {place}.")
+    person = rng.choice(sorted(location))
+    return "\n".join([*lines, f"{len(lines) + 1} Where is {person}?\t{location[person][0]}\t{location[person][1]}"])
 
 
-def answering(rng: random.Random) -> Pair:
-    return parsed(story(rng))
+def question_answering(rng: random.Random) -> Pair:
+    return parse_story(story(rng))
 
 
-def parsed(lines: str) -> Pair:
+def parse_story(lines: str) -> Pair:
     text = [line.partition(" ")[2] for line in lines.splitlines()]
     question, answer, _ = text[-1].split("\t")
     words = " ".join([*text[:-1], question]).replace(".", " .").replace("?", " ?").split()
@@ -76,7 +76,7 @@ def parsed(lines: str) -> Pair:
 def corpus_of(example: Callable[[random.Random], Pair], rows: int, folder: Path) -> Path:
     rng = random.Random(0)
     text = folder / "text.txt"
-    text.write_text("\n\n".join(f"{' '.join(given)}\n{' '.join(wanted)}" for given, wanted in
+    text.write_text("\n\n".join(f"{' '.join(question)}\n{' '.join(answer)}" for question, answer in
                                 (example(rng) for _ in range(rows))))
     tokenizer = train_tokenizer(iter([text.read_text()]), "word", 40, lowercase=False, roles={"end", "separator"})
     tokenizer.save(folder / "tokenizer")
@@ -84,20 +84,21 @@ def corpus_of(example: Callable[[random.Random], Pair], rows: int, folder: Path)
     return folder / "corpus"
 
 
-def asked(model: stemma.Model, given: list[str], wanted: list[str]) -> tuple[bool, list[float], list[float]]:
-    """Whether every token of the answer is right, the steps taken where each is guessed, and those of the question."""
+def predict(model: stemma.Model, question: list[str], answer: list[str]) -> tuple[bool, list[float], list[float]]:
+    """Whether the whole answer is predicted, the steps at the positions that predict it, and those of the question."""
     assert model.tokenizer is not None
-    given_ids, wanted_ids = (model.tokenizer.encode(" ".join(part), special=False).ids for part in (given, wanted))
-    ids = [*given_ids, model.tokenizer.special_id("separator"), *wanted_ids]
+    question_ids, answer_ids = (model.tokenizer.encode(" ".join(part), special=False).ids
+                                for part in (question, answer))
+    ids = [*question_ids, model.tokenizer.special_id("separator"), *answer_ids]
     with torch.inference_mode():
         hidden = model.network({"encoder": Stream(torch.tensor([ids]), Causal())})
-        guessed = model.lm_head()(hidden["encoder"])[0].argmax(-1).tolist()
+        predicted = model.lm_head()(hidden["encoder"])[0].argmax(-1).tolist()
     steps = hidden.metrics["steps"][0].tolist()
-    asks = len(given_ids)
-    return guessed[asks:-1] == wanted_ids, steps[asks:-1], steps[:asks]
+    length = len(question_ids)
+    return predicted[length:-1] == answer_ids, steps[length:-1], steps[:length]
 
 
-def learned(example: Callable[[random.Random], Pair], folder: Path, steps: int, *changes: str) -> stemma.Model:
+def train_on(example: Callable[[random.Random], Pair], folder: Path, steps: int, *changes: str) -> stemma.Model:
     recipe = stemma.recipe("universal-transformer@tiny", [*CHANGES, "corpus.sequence_length=16", *changes])
     stemma.pretrain(recipe, corpus=corpus_of(example, 20_000, folder), out=folder / "run", steps=steps, seed=SEED)
     return stemma.load(folder / "run")
@@ -105,26 +106,26 @@ def learned(example: Callable[[random.Random], Pair], folder: Path, steps: int, 
 
 @pytest.mark.parametrize(("example", "steps"), [(copying, 1500), (reversing, 1500), (adding, 5000)],
                          ids=["copy", "reverse", "add"])
-def test_digits(tmp_path, example, steps):
-    model = learned(example, tmp_path, steps)
-    rng, found, taken = random.Random(1), [], defaultdict(list)
+def test_digit_tasks_are_learned(tmp_path, example, steps):
+    model = train_on(example, tmp_path, steps)
+    rng, exact, num_steps = random.Random(1), [], defaultdict(list)
     for _ in range(300):
-        right, at_answer, at_question = asked(model, *example(rng))
-        found.append(right)
-        taken["first"].append(at_answer[0])
-        taken["later"] += at_answer[1:]
-        taken["question"] += at_question
-    means = {name: float(np.mean(values)) for name, values in taken.items()}
-    print(f"{example.__name__}: exact {np.mean(found):.3f}, mean steps {means}")
-    assert np.mean(found) > 0.95
-    if example is reversing:  # the answer's first digit is the one read last, right before; others must be looked up
+        correct, at_answer, at_question = predict(model, *example(rng))
+        exact.append(correct)
+        num_steps["first"].append(at_answer[0])
+        num_steps["later"] += at_answer[1:]
+        num_steps["question"] += at_question
+    means = {name: float(np.mean(values)) for name, values in num_steps.items()}
+    print(f"{example.__name__}: exact {np.mean(exact):.3f}, mean steps {means}")
+    assert np.mean(exact) > 0.95
+    if example is reversing:  # the first answer digit is the last one read; the others are farther back
         assert means["later"] > means["first"] + 0.5
 
 
-def test_questions_about_facts(tmp_path):
-    """First at a fixed depth, then with halting from there: places that learn to stop before there is anything worth
-    stopping for never learn the task."""
-    corpus = corpus_of(answering, 40_000, tmp_path)
+def test_question_answering_is_learned_with_more_steps_at_the_answer(tmp_path):
+    """Trained at a fixed depth first, and with halting from there: positions that learn to halt before the task is
+    learned never learn it."""
+    corpus = corpus_of(question_answering, 40_000, tmp_path)
     changes = [*CHANGES, "corpus.sequence_length=26", "network.layers=4", "training.learning_rate=1e-3",
                "training.warmup_steps=500"]
     fixed = stemma.recipe("universal-transformer@tiny", [*(change for change in changes if "halting" not in change),
@@ -135,14 +136,14 @@ def test_questions_about_facts(tmp_path):
         "training.warmup_steps=100"])
     stemma.pretrain(halting, corpus=corpus, out=tmp_path / "run", steps=4000, init_from=tmp_path / "fixed", seed=SEED)
     model = stemma.load(tmp_path / "run")
-    rng, found, taken = random.Random(1), defaultdict(list), defaultdict(list)
+    rng, exact, num_steps = random.Random(1), defaultdict(list), defaultdict(list)
     for facts in (1, 2, 3):
         for _ in range(200):
-            right, at_answer, at_question = asked(model, *parsed(story(rng, facts)))
-            found[facts].append(right)
-            taken["answer", facts] += at_answer
-            taken["text", facts] += at_question
-    print({facts: float(np.mean(values)) for facts, values in found.items()},
-          {name: round(float(np.mean(values)), 2) for name, values in taken.items()})
-    assert all(np.mean(values) > 0.95 for values in found.values())
-    assert np.mean(taken["answer", 3]) > np.mean(taken["text", 3])  # what is asked takes more thought than what is told
+            correct, at_answer, at_question = predict(model, *parse_story(story(rng, facts)))
+            exact[facts].append(correct)
+            num_steps["answer", facts] += at_answer
+            num_steps["text", facts] += at_question
+    print({facts: float(np.mean(values)) for facts, values in exact.items()},
+          {name: round(float(np.mean(values)), 2) for name, values in num_steps.items()})
+    assert all(np.mean(values) > 0.95 for values in exact.values())
+    assert np.mean(num_steps["answer", 3]) > np.mean(num_steps["text", 3])

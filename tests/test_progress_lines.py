@@ -1,4 +1,4 @@
-"""Progress: plain lines where stderr is no terminal, a bar where it is one; the clock is ours, so nobody waits."""
+"""Progress: plain lines if stderr is not a terminal, otherwise a bar. The clock is simulated, so tests do not wait."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import sys
 import time
 
 import pytest
-from generation.sources import sentences, source_model
+from generation.seq2seq_models import build_seq2seq_model, sentences
+from progress_recorder import recorded_stages
 from rich.console import Console
-from watching import noted
 
 from stemma import progress
 from stemma.corpus.build import build_corpus
@@ -31,13 +31,13 @@ class Clock:
 
 @pytest.fixture
 def lines():
-    made = ProgressLines(io.StringIO(), Clock())
-    with report_to(made):
-        yield made
+    progress_lines = ProgressLines(io.StringIO(), Clock())
+    with report_to(progress_lines):
+        yield progress_lines
 
 
 def wait(lines: ProgressLines, seconds: float) -> str:
-    """What is printed after so many seconds more."""
+    """Advance the clock; returns what is printed then."""
     lines.stream.truncate(0)
     lines.stream.seek(0)
     lines.now.now += seconds
@@ -45,18 +45,18 @@ def wait(lines: ProgressLines, seconds: float) -> str:
     return lines.stream.getvalue()
 
 
-def test_the_first_line_comes_after_half_a_minute_and_the_others_ever_more_rarely(lines):
-    moments = []
+def test_the_first_line_comes_after_30_seconds_and_intervals_grow_to_10_minutes(lines):
+    times = []
     with progress_stage("tokenising"):
         for second in range(24 * 3600):
             if wait(lines, 1):
-                moments.append(second + 1)
-    gaps = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
-    assert moments[:4] == [30, 90, 165, 259]
-    assert gaps == sorted(gaps) and max(gaps) == 600 and 100 < len(moments) < 200
+                times.append(second + 1)
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    assert times[:4] == [30, 90, 165, 259]
+    assert gaps == sorted(gaps) and max(gaps) == 600 and 100 < len(times) < 200
 
 
-def test_a_line_says_what_is_done_of_how_much_and_how_long_it_takes(lines):
+def test_a_line_has_count_total_elapsed_and_remaining_time(lines):
     with progress_stage("tokenising", 28_400_000, "bytes") as work:
         work.set_count(7_100_000)
         assert wait(lines, 29) == ""
@@ -67,10 +67,10 @@ def test_a_line_says_what_is_done_of_how_much_and_how_long_it_takes(lines):
         assert wait(lines, 60) == "progress: predicting · 1,200 rows · 1:00\n"
     with progress_stage("learning a vocabulary"):
         assert wait(lines, 75) == "progress: learning a vocabulary · 1:15\n"
-    assert wait(lines, 3600) == ""  # nothing is under way
+    assert wait(lines, 3600) == ""  # no stage is running
 
 
-def test_stages_within_stages_are_all_named(lines):
+def test_a_line_names_all_nested_stages(lines):
     with progress_stage("cell 2 of 6: bert@tiny, seed 0"), progress_stage("training bert@tiny") as training:
         training.set_fraction(0.38, "step 2,310 · loss 4.81")
         assert wait(lines, 30) == ("progress: cell 2 of 6: bert@tiny, seed 0 · training bert@tiny · 38% · step 2,310 · "
@@ -80,7 +80,7 @@ def test_stages_within_stages_are_all_named(lines):
             assert wait(lines, 60).endswith(" · loss 4.81 · validating · 25% · 10 of 40 batches · 1:00 · 3:00 left\n")
 
 
-def test_a_stage_that_fails_is_over(lines):
+def test_a_stage_that_raises_is_removed(lines):
     with pytest.raises(ValueError), progress_stage("tokenising"):
         raise ValueError
     assert lines.stages == []
@@ -92,27 +92,27 @@ def test_nothing_is_printed_without_show_progress(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_slow_work_says_that_it_is_under_way(tmp_path, text_file):
+def test_slow_operations_report_their_progress(tmp_path, text_file):
     import stemma
     from stemma.tasks.embed import embed
 
-    with noted() as seen:
+    with recorded_stages() as stages:
         tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 320, lowercase=True)
         build_corpus([text_file], tokenizer, tmp_path / "corpus", workers=1)
         stemma.pretrain("bert@tiny", tmp_path / "corpus", tmp_path / "run", steps=1,
                         changes=["network.width=16", "training.batch_size=2", "training.threads=1"])
         embed(stemma.load(tmp_path / "run"), ["a letter", "the margin"])
-        stemma.translate(source_model("transformer"), sentences(2, 3), beams=1, max_extra=1)
-    assert "learning a vocabulary" in seen
-    done, total = seen["tokenising"]
+        stemma.translate(build_seq2seq_model("transformer"), sentences(2, 3), beams=1, max_extra=1)
+    assert "learning a vocabulary" in stages
+    done, total = stages["tokenising"]
     assert total == text_file.stat().st_size and 0.9 * total < done <= total
-    assert seen["training bert@tiny"] == (1.0, 1.0)
-    done, total = seen["validating"]
+    assert stages["training bert@tiny"] == (1.0, 1.0)
+    done, total = stages["validating"]
     assert done == total > 0
-    assert seen["embedding"] == seen["translating"] == (2, 2)
+    assert stages["embedding"] == stages["translating"] == (2, 2)
 
 
-def test_a_terminal_has_one_bar(monkeypatch):
+def test_a_terminal_shows_only_the_bar_of_the_outer_stage(monkeypatch):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100, color_system=None)
     monkeypatch.setattr(progress._state, "terminal", console)
@@ -151,23 +151,23 @@ def test_a_command_prints_lines_on_stderr_and_one_object_on_stdout():
     assert done.returncode == 0
 
 
-def test_a_command_on_a_terminal_draws_and_prints_no_lines():
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=theirs, text=True,
+def test_a_command_on_a_terminal_draws_a_bar_and_prints_no_lines():
+    parent_end, child_end = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=child_end, text=True,
                                env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
-    os.close(theirs)
-    drawn, until = b"", time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < until:
-        if select.select([ours], [], [], 0.05)[0]:
+    os.close(child_end)
+    drawn, deadline = b"", time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if select.select([parent_end], [], [], 0.05)[0]:
             try:
-                drawn += os.read(ours, 65536)
+                drawn += os.read(parent_end, 65536)
             except OSError:
                 break
     assert json.loads(process.communicate(timeout=60)[0]) == {"recipes": []}
-    os.close(ours)
+    os.close(parent_end)
     assert b"1 of 4 files" in drawn and b"progress:" not in drawn
 
 
-def test_clock():
+def test_durations_are_formatted_as_minutes_or_hours():
     assert [format_duration(seconds) for seconds in (-3, 0, 59.6, 3599)] == ["0:00", "0:00", "1:00", "59:59"]
     assert [format_duration(seconds) for seconds in (3600, 4000)] == ["1:00:00", "1:06:40"]

@@ -24,7 +24,7 @@ def texts(svg: str) -> list[str]:
 
 
 class Checker(HTMLParser):
-    """Collects the text, and fails on a tag closed out of turn or a reference that leaves the file."""
+    """Collects the text; fails on a wrongly nested tag or a reference to another file."""
 
     void = {"meta", "br", "path", "use"}
 
@@ -32,7 +32,7 @@ class Checker(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[str] = []
-        self.seen: list[str] = []
+        self.text_parts: list[str] = []
         self.feed(text)
         assert not self.open
 
@@ -51,7 +51,7 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.seen.append(data)
+        self.text_parts.append(data)
 
 
 def full_page() -> HtmlReport:
@@ -65,26 +65,26 @@ def full_page() -> HtmlReport:
 def test_page_is_well_formed_complete_and_needs_no_network():
     text = full_page().html()
     checker = Checker(text)
-    shown = "".join(checker.seen)
+    shown = "".join(checker.text_parts)
     for expected in ("Title & <more>", "x < y", "A paragraph with <b> and", "stemma x --y 'z' <in >out", "0.500",
                      "12,345", "4 min", "2,000", "The caption", "unigram"):
         assert expected in shown
     assert checker.tags.count("svg") == 2 and "script" not in checker.tags and "link" not in checker.tags
-    outside = set(re.findall(r"[a-z]+://[^\s\"'<]+", text))
-    assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}      # names, not addresses
+    addresses = set(re.findall(r"[a-z]+://[^\s\"'<]+", text))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}  # XML namespaces
     assert "@import" not in text and "url(http" not in text
     assert 'name="viewport"' in text and "prefers-color-scheme: dark" in text and "default-src 'none'" in text
     assert '<svg role="img" aria-label="A &quot;curve&quot;"' in text
 
 
-def test_blocks_keep_their_order():
+def test_blocks_appear_in_the_order_of_the_calls():
     text = full_page().html()
     marks = ("<h1>", 'class="lead"', "<dl", "First", "<figure", "<table", "Second", "<pre")
-    places = [text.index(mark) for mark in marks]
-    assert places == sorted(places)
+    offsets = [text.index(mark) for mark in marks]
+    assert offsets == sorted(offsets)
 
 
-def test_only_columns_of_numbers_are_flush_right():
+def test_only_columns_of_numbers_are_right_aligned():
     rows = [("a", 1, "0.51 \u00b1 0.02", "12 ms", "v1"), ("b", 2.5, "0.6", "9 s", "2")]
     text = HtmlReport("t").table(["word", "n", "mean", "time", "mixed"], rows).html()
     heads = re.findall(r"<th scope=\"col\"( class=\"number\")?>(\w+)", text)
@@ -108,23 +108,23 @@ def test_write_is_atomic(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_curve_labels_everything_directly():
+def test_a_learning_curve_labels_its_lines_directly_and_is_deterministic():
     svg = curve()
     assert {"bert@tiny", "a & b <c>", "unigram", "bigram", "training step", "loss (nats)"} <= set(texts(svg))
-    assert len(re.findall(r"stroke-dasharray", svg)) == 2                                  # the two baselines
+    assert len(re.findall(r"stroke-dasharray", svg)) == 2  # the two baselines
     assert "var(--accent" in svg and "var(--muted" in svg
-    assert not re.search(r"(?<!, )#0a6ebd", svg)                                           # every colour can be themed
-    assert svg == curve()                                                                  # equal data, equal text
+    assert not re.search(r"(?<!, )#0a6ebd", svg)  # every colour can be themed
+    assert svg == curve()  # deterministic
 
 
 def test_bars_show_the_mean_and_every_seed():
     svg = bars([("random", [0.5, 0.52, 0.54]), ("pre-trained", [0.7, 0.75, 0.71])], "accuracy (share)", ("chance", 0.5))
     assert {"random", "pre-trained", "0.52", "0.72", "chance", "accuracy (share)"} <= set(texts(svg))
-    assert svg.count("var(--paper") >= 6                                                   # three points over each bar
+    assert svg.count("var(--paper") >= 6  # three points over each bar
     assert texts(bars([("one", [0.25])], "share")).count("0.25") >= 1
 
 
-def test_plots_leave_no_trace_in_matplotlib(monkeypatch):
+def test_plots_do_not_change_matplotlibs_settings(monkeypatch):
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     before = matplotlib.rcParams.copy()
     curve()

@@ -1,4 +1,4 @@
-"""Small models that write from a source, one of each way, with a vocabulary that has every role they need."""
+"""Small seq2seq models of every kind, with a tokenizer that has all special tokens they need."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DECODERS = ("transformer", "t5", "bart", "mass")
 
 
 @cache
-def words() -> Tokenizer:
+def word_tokenizer() -> Tokenizer:
     return train_tokenizer(iter([" ".join(WORDS) + "\n"]), "word", 60, lowercase=False,
                            roles={"mask", "start", "separator", "begin", "end"})
 
 
-def source_model(kind: str, seed: int = 0, *changes: str) -> stemma.Model:
+def build_seq2seq_model(kind: str, seed: int = 0, *changes: str) -> stemma.Model:
     torch.manual_seed(seed)
-    tokenizer = words()
+    tokenizer = word_tokenizer()
     model = stemma.build(f"{kind.split(',')[0]}@tiny", tokenizer.vocab_size, [*KINDS[kind], *changes])
     perturb(model.network, seed)
     model.tokenizer = tokenizer
@@ -38,5 +38,5 @@ def source_model(kind: str, seed: int = 0, *changes: str) -> stemma.Model:
 
 def sentences(*lengths: int, seed: int = 0) -> list[str]:
     generator = torch.Generator().manual_seed(seed)
-    return [" ".join(WORDS[number] for number in torch.randint(len(WORDS), (length,), generator=generator))
+    return [" ".join(WORDS[index] for index in torch.randint(len(WORDS), (length,), generator=generator))
             for length in lengths]

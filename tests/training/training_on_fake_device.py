@@ -1,13 +1,13 @@
-"""Every recipe takes training steps on another device than the CPU, and looks at held-out text there.
+"""Every recipe trains and validates on a device other than the CPU; tests/fake_device.py replaces a GPU.
 
-There is no GPU where these tests run; tests/pretended.py says what stands in for one, and why not FakeTensorMode.
+tests/test_other_device.py runs this file in a separate process.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
-from pretended import MixedDevicesError, device, pretended
+from fake_device import MixedDevicesError, device, use_fake_device
 from toy_pairs import pairs, write_pairs
 
 from stemma import recipe_loading
@@ -21,20 +21,20 @@ from stemma.visibility import Bidirectional
 
 SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48", "training.batch_size=4",
          "corpus.sequence_length=32", "training.precision=fp32", "training.threads=1"]
-# What a step brings back to the CPU: each makes the program wait for the device, so that each needs a reason.
-RETURNS = {
+# The copies to the CPU that a step may make, with their reasons: each waits for the device.
+ALLOWED_COPIES = {
     "training/forward_backward.py:forward_backward": "the losses of a step, all at once",
-    "training/gradient_descent.py:_clip": "the gradients' norm, which says whether the step is sound",
+    "training/gradient_descent.py:_clip": "the gradient norm, to check that it is finite",
     "training/validation.py:evaluate": "the losses on held-out text",
     "network/unpad.py:should_unpad": "how much of the batch is padding",
-    "network/stack.py:_run_last_at_outputs": "the most positions that a row wants",
-    "network/recurrent.py:any_running": "whether any position goes on",
+    "network/stack.py:_run_last_at_outputs": "the largest number of output positions in a row",
+    "network/recurrent.py:any_running": "whether any position has not halted",
 }
-ONE_STEP = 1e-9  # seconds: a loop that goes on so long takes one step
+ONE_STEP = 1e-9  # seconds; shorter than a step, so the loop takes one
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(monkeypatch):
+def _train_on_fake_device(monkeypatch):
     monkeypatch.setattr(hardware, "choose_device", lambda name=None: device())
 
 
@@ -52,36 +52,36 @@ QUICK = ("bert", "electra", "ernie-2", "modernbert", "t5", "transformer", "unilm
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
                                   for name in recipe_loading.recipe_names()])
-def test_a_step_of_every_recipe(name, tmp_path, text_file):
-    chosen = recipe_loading.recipe(f"{name}@tiny", changes_of(name))
-    if "parallel" in chosen.settings.packings().values():
+def test_every_recipe_trains_on_another_device(name, tmp_path, text_file):
+    resolved = recipe_loading.recipe(f"{name}@tiny", changes_of(name))
+    if "parallel" in resolved.settings.packings().values():
         text_file = write_pairs(tmp_path / "pairs.tsv", pairs(60))
-    create_run(tmp_path / "run", chosen, RunConfig(None, [str(text_file)], Budget("steps", 9), 0), overwrite=False)
-    with pretended() as returned:
+    create_run(tmp_path / "run", resolved, RunConfig(None, [str(text_file)], Budget("steps", 9), 0), overwrite=False)
+    with use_fake_device() as copies:
         training = open_run(tmp_path / "run", False)
         with training.trainer as loop:
             before = {key: tensor.held.clone() for key, tensor in loop.network.state_dict().items()}
-            steps = 8 if any(task.starts for task in chosen.settings.objective.values()) else 3  # tasks take turns
+            steps = 8 if any(task.starts for task in resolved.settings.objective.values()) else 3  # tasks take turns
             for _ in range(steps):
                 loop.run_for(ONE_STEP)
             assert all(parameter.device == device() for parameter in loop.network.parameters())
-            with torch.no_grad():  # a wrapper's views are refused in inference mode, so that the mode is left out
-                look = type(loop.validation).evaluate.__wrapped__  # type: ignore[attr-defined]
-                found = look(loop.validation, loop.state, loop.loader.sequence_length_at(loop._progress()))
+            with torch.no_grad():  # torch refuses views of wrapper tensors in inference mode, so this bypasses it
+                evaluate = type(loop.validation).evaluate.__wrapped__  # type: ignore[attr-defined]
+                result = evaluate(loop.validation, loop.state, loop.loader.sequence_length_at(loop._progress()))
     changed = [key for key, tensor in loop.network.state_dict().items() if not torch.equal(tensor.held, before[key])]
     assert len(changed) > len(before) / 2
-    # the last of ernie-2's tasks have no held-out examples in so small a text
-    assert found["validation_loss"] > 0 if found["validation_losses"] else name == "ernie-2"
+    # this text is too small for held-out examples of the last tasks of ernie-2
+    assert result["validation_loss"] > 0 if result["validation_losses"] else name == "ernie-2"
     assert loop.state.step == steps
-    assert set(returned) <= set(RETURNS), "something new is brought back to the CPU; say here why, or leave it there"
+    assert set(copies) <= set(ALLOWED_COPIES), "a new copy to the CPU: avoid it, or add it with a reason"
 
 
-def test_what_is_mixed_is_found(tmp_path):
-    """The stand-in can fail: a stream that was left on the CPU is refused, by the line that met it."""
-    with pretended():
+def test_mixing_devices_raises(tmp_path):
+    """The fake device detects a stream that is left on the CPU, and names the function that used it."""
+    with use_fake_device():
         network = build_network(recipe_loading.recipe("bert@tiny", SMALL), 60).to(device())
-        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embedding.py:_embed_inputs"):
+        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors on the .* at network/embedding.py:_embed_inputs"):
             network({"encoder": Stream(torch.zeros(2, 6, dtype=torch.long), Bidirectional())})
-        sent = torch.ones(3).to(device())
-        assert sent.device == device() and (sent + 1).device == device() and float((sent * 2).sum()) == 6
-        assert sent.cpu().device == torch.device("cpu") and torch.zeros(2, device=device()).device == device()
+        tensor = torch.ones(3).to(device())
+        assert tensor.device == device() and (tensor + 1).device == device() and float((tensor * 2).sum()) == 6
+        assert tensor.cpu().device == torch.device("cpu") and torch.zeros(2, device=device()).device == device()

@@ -1,4 +1,4 @@
-"""Inheritance, origins, sizes, changes, and what is said about mistakes."""
+"""Loading recipes: inheritance, origins of values, sizes, overrides, and error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stemma.schema.overrides import flatten
 
 
 def problems(*arguments, **named) -> dict[str, str]:
-    """Place -> message of everything that was wrong."""
+    """Key -> message of every problem."""
     with pytest.raises(UserError) as caught:
         recipe_loading.recipe(*arguments, **named)
     return dict(caught.value.problems)
@@ -45,7 +45,7 @@ def tree(tmp_path, monkeypatch) -> Path:
 # --- inheritance
 
 
-def test_tables_merge_and_every_leaf_remembers_who_set_it(tmp_path):
+def test_tables_merge_and_every_value_records_its_origin(tmp_path):
     mine = recipe_loading.recipe(child(tmp_path, 'parent = "bert"\n[network]\nlayers = 3\n'))
     assert mine.settings.network.layers == 3
     assert mine.settings.network.width == 768
@@ -57,7 +57,7 @@ def test_tables_merge_and_every_leaf_remembers_who_set_it(tmp_path):
     assert (mine.name, mine.parent, mine.size, mine.label) == ("mine", "bert", None, "mine")
 
 
-def test_a_new_kind_drops_the_old_kinds_keys(tmp_path):
+def test_a_new_kind_drops_the_keys_of_the_old_kind(tmp_path):
     mine = recipe_loading.recipe(child(tmp_path, 'parent = "bert"\n[training.optimizer]\nkind = "adamax"\n'))
     optimizer = mine.values["training"]["optimizer"]
     assert optimizer["epsilon"] == 1e-8 and optimizer["weight_decay"] == 0.0  # adamax's own defaults, not bert's values
@@ -71,7 +71,7 @@ def test_the_same_kind_keeps_its_keys(tmp_path):
     assert mine.values["training"]["optimizer"]["epsilon"] == 1e-6
 
 
-def test_remove_deletes_a_table_or_brings_a_default_back(tmp_path):
+def test_remove_deletes_a_table_or_restores_a_default(tmp_path):
     path = child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence", "corpus.short_probability"]\n')
     mine = recipe_loading.recipe(path)
     assert list(mine.values["objective"]) == ["masked_lm"]
@@ -79,18 +79,18 @@ def test_remove_deletes_a_table_or_brings_a_default_back(tmp_path):
     assert mine.origin["corpus.short_probability"] == "default"
 
 
-def test_removing_what_is_not_there_names_the_nearest(tmp_path):
-    found = problems(child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentense"]\n'))
-    assert found == {"line 2: remove = objective.next_sentense":
+def test_removing_an_unknown_key_suggests_the_nearest(tmp_path):
+    reported = problems(child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentense"]\n'))
+    assert reported == {"line 2: remove = objective.next_sentense":
                      'there is nothing of this name. Did you mean "objective.next_sentence"?'}
 
 
-def test_restating_the_parent_is_an_error_in_our_own_recipes_only(tree, tmp_path):
+def test_repeating_a_value_of_the_parent_is_an_error_in_built_in_recipes_only(tree, tmp_path):
     text = ('parent = "bert"\n[network]\nlayers = 12\n[corpus]\nvalidation = 0.02\n'
             '[training.optimizer]\nkind = "adam"\nbeta1 = 0.9\n')
     child(tree, text, "echo.toml")
-    found = problems("echo")  # beta1 is new: the optimizer's old keys went with its kind
-    assert list(found) == ["line 3: network.layers = 12", "line 5: corpus.validation = 0.02"]
+    reported = problems("echo")  # beta1 is new: the optimizer's old keys went with its kind
+    assert list(reported) == ["line 3: network.layers = 12", "line 5: corpus.validation = 0.02"]
     assert recipe_loading.recipe(child(tmp_path, text)).settings.network.layers == 12
 
 
@@ -111,27 +111,27 @@ def test_an_objective_may_have_another_name_than_its_kind():
 # --- files
 
 
-def test_toml_mistakes_name_the_file_and_the_line(tmp_path):
+def test_toml_syntax_errors_name_file_and_line(tmp_path):
     path = child(tmp_path, 'parent = "bert"\n[network\n')
     assert str(path) in message(path) and "line 2" in message(path)
 
 
-def test_a_missing_parent_names_the_line_and_the_nearest(tmp_path):
+def test_an_unknown_parent_is_reported_with_line_and_nearest_name(tmp_path):
     path = child(tmp_path, 'title = "Mine"\nparent = "brt"\n')
     assert message(path) == f'{path}, line 2: no recipe "brt". Did you mean "bert"? `stemma tree` lists all of them.'
 
 
-def test_a_parent_with_a_size_is_told_to_leave_it_out(tmp_path):
+def test_a_parent_with_a_size_is_rejected(tmp_path):
     path = child(tmp_path, 'title = "Mine"\nparent = "bert@tiny"\n')
     assert message(path) == f'{path}, line 2: a parent has no size; write "bert".'
 
 
-def test_a_cycle_is_refused(tmp_path):
+def test_a_cycle_of_parents_is_rejected(tmp_path):
     child(tmp_path, 'parent = "b.toml"\n', "a.toml")
     assert "own ancestor" in message(child(tmp_path, 'parent = "a.toml"\n', "b.toml"))
 
 
-def test_all_problems_of_a_file_at_once_with_their_lines(tmp_path):
+def test_all_problems_of_a_file_are_reported_together_with_their_lines(tmp_path):
     path = child(tmp_path, 'parent = "bert"\ntitel = "Mine"\n[network]\nheads = 7\n[traning]\nsteps = 3\n'
                            '[objective.masked_lm]\nrate = 2\n[sizes.x]\nnetwork.widht = 3\n')
     assert problems(path) == {
@@ -143,12 +143,12 @@ def test_all_problems_of_a_file_at_once_with_their_lines(tmp_path):
     }
 
 
-def test_a_size_may_not_set_an_idea(tmp_path):
-    found = problems(child(tmp_path, 'parent = "bert"\n[sizes.x]\nnetwork.activation = "relu"\n'))
-    assert list(found) == ["line 3: sizes.x.network.activation = relu"]
+def test_a_size_may_set_only_keys_of_size(tmp_path):
+    reported = problems(child(tmp_path, 'parent = "bert"\n[sizes.x]\nnetwork.activation = "relu"\n'))
+    assert list(reported) == ["line 3: sizes.x.network.activation = relu"]
 
 
-def test_unreadable_files(tmp_path):
+def test_missing_and_binary_files_are_rejected(tmp_path):
     assert "cannot read" in message(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     assert "not valid TOML" in message(tmp_path / "binary.toml")
@@ -157,7 +157,7 @@ def test_unreadable_files(tmp_path):
 # --- names and sizes
 
 
-def test_unknown_names():
+def test_unknown_recipes_and_sizes_are_reported_with_the_nearest_name():
     assert message("brt@tiny") == 'no recipe "brt". Did you mean "bert"? `stemma tree` lists all of them.'
     assert message("bert@tny").startswith('no size "tny" of bert. Did you mean "tiny"?')
     assert "base, large, small, medium, tiny, mini, midi" in message("bert@huge")
@@ -179,7 +179,7 @@ def test_laptop_sizes_are_inherited_and_published_ones_are_not(tmp_path):
     assert tiny.origin["network.width"] == "mine@tiny"
 
 
-def test_a_sizes_key_without_owner_is_skipped(tmp_path):
+def test_a_key_of_a_size_is_skipped_if_its_table_does_not_exist(tmp_path):
     assert recipe_loading.recipe("bert@tiny").settings.network.decoder is None
     assert recipe_loading.recipe("transformer@tiny").values["network"]["decoder"] == {"layers": 2}
     path = child(tmp_path, 'parent = "bert"\n[network.position]\nkind = "none"\n[sizes.x]\n'
@@ -197,20 +197,19 @@ def test_an_invalid_size_is_reported(tmp_path):
 # --- changes
 
 
-def test_changes_are_toml_values_and_bare_words():
-    found = recipe_loading.recipe("bert@tiny", ["training.learning_rate=3e-4", "network.norm.place=pre",
-                                                "network.dropout=.2",
-                                         "tokenizer.lowercase=false", 'corpus.single="A separator"',
-                                         "training.batch_size=8", "training.batch_size=16"])
-    settings = found.settings
+def test_overrides_are_toml_values_or_bare_words():
+    changed = recipe_loading.recipe("bert@tiny", [
+        "training.learning_rate=3e-4", "network.norm.place=pre", "network.dropout=.2", "tokenizer.lowercase=false",
+        'corpus.single="A separator"', "training.batch_size=8", "training.batch_size=16"])
+    settings = changed.settings
     assert settings.training.learning_rate == 3e-4 and settings.network.norm.place == "pre"
     assert settings.network.dropout == 0.2 and settings.tokenizer.lowercase is False
     assert settings.corpus.single == "A separator"
     assert settings.training.batch_size == 16  # the last one counts, as on every command line
-    assert found.origin["network.norm.place"] == "command line"
+    assert changed.origin["network.norm.place"] == "command line"
 
 
-def test_a_kind_on_the_command_line_works_in_any_order():
+def test_a_kind_and_its_keys_can_be_overridden_in_any_order():
     lines = ["training.schedule.floor=0.1", "training.schedule.kind=cosine"]
     for changes in (lines, lines[::-1]):
         assert recipe_loading.recipe("bert", changes).values["training"]["schedule"] == {"kind": "cosine", "floor": 0.1}
@@ -218,19 +217,19 @@ def test_a_kind_on_the_command_line_works_in_any_order():
 
 @pytest.mark.parametrize("change", ["remove=objective.next_sentence", 'remove=["objective.next_sentence"]',
                                     "remove=[objective.next_sentence]"])
-def test_remove_on_the_command_line(change):
-    found = recipe_loading.recipe("bert", [change, "corpus.packing=full_sentences"])
-    assert list(found.settings.objective) == ["masked_lm"]
+def test_remove_works_as_an_override(change):
+    changed = recipe_loading.recipe("bert", [change, "corpus.packing=full_sentences"])
+    assert list(changed.settings.objective) == ["masked_lm"]
 
 
-def test_the_sentences_of_two_mistakes():
+def test_two_invalid_overrides_give_one_aligned_message():
     assert message("bert@tiny", ["network.heads=7", "objective.masked_lm.rate=1.7"]) == (
         "2 problems in bert@tiny with your changes\n"
         "  network.heads = 7                width 128 is not divisible by 7 (try 8)\n"
         "  objective.masked_lm.rate = 1.7   must lie between 0 and 1")
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "expected"), [
     ("network.layers=abc", "must be a whole number"),
     ("network.layers=2.5", "must be a whole number"),
     ("network.layers=0", "must be 1 or more"),
@@ -263,15 +262,15 @@ def test_the_sentences_of_two_mistakes():
     ("training.optimizer.adamw_learning_rate=1", "no such key of this kind; it goes with "
                                                  "training.optimizer.kind=muon"),
 ])
-def test_each_mistake_has_its_sentence(change, said):
-    (what,) = problems("bert@tiny", [change]).values()
-    assert said in what
+def test_each_invalid_override_has_its_own_message(change, expected):
+    (problem,) = problems("bert@tiny", [change]).values()
+    assert expected in problem
 
 
 # --- conflicts between keys
 
 
-@pytest.mark.parametrize(("changes", "place", "said"), [
+@pytest.mark.parametrize(("changes", "key", "expected"), [
     (["network.width=130", "network.heads=4"], "network.heads = 4", "not divisible"),
     (["network.heads=4", "network.width=130"], "network.heads = 4", "not divisible"),
     (["network.width=129"], "network.width = 129", "is not divisible by 2 heads (try 128)"),
@@ -284,9 +283,9 @@ def test_each_mistake_has_its_sentence(change, said):
     (["network.embedding.segments=1"], "network.embedding.segments = 1", "at least 2 are needed"),
     (["network.embedding.segments=0"], "network.embedding.segments = 0", "at least 2 are needed"),
 ])
-def test_conflicts_name_the_key_that_was_changed(changes, place, said):
-    ((where, what),) = problems("bert@tiny", changes).items()
-    assert where == place and said in what
+def test_conflicts_name_the_key_that_was_changed(changes, key, expected):
+    ((reported_key, problem),) = problems("bert@tiny", changes).items()
+    assert reported_key == key and expected in problem
 
 
 @pytest.mark.parametrize("changes", [
@@ -295,21 +294,21 @@ def test_conflicts_name_the_key_that_was_changed(changes, place, said):
     ["network.embedding.segments=0", "corpus.pair=start A separator B separator"],
     ["objective.masked_lm.mask=0.9"],
 ])
-def test_what_looks_like_a_conflict_and_is_none(changes):
-    found = recipe_loading.recipe("bert@tiny", changes)
-    assert {found.origin[change.partition("=")[0]] for change in changes} == {"command line"}
+def test_valid_combinations_are_not_reported_as_conflicts(changes):
+    changed = recipe_loading.recipe("bert@tiny", changes)
+    assert {changed.origin[change.partition("=")[0]] for change in changes} == {"command line"}
 
 
-def test_conflicts_are_found_beside_plain_mistakes():
-    mistakes = ["training.optimizer.kind=adafactor", "training.optimizer.beta1=0.9", "tokenizer=3"]
-    found = problems("bert@tiny", [*mistakes, "corpus.sequence_length=600"])
-    assert list(found) == ["training.optimizer.beta1 = 0.9", "tokenizer = 3", "corpus.sequence_length = 600"]
+def test_conflicts_are_reported_together_with_invalid_values():
+    invalid = ["training.optimizer.kind=adafactor", "training.optimizer.beta1=0.9", "tokenizer=3"]
+    reported = problems("bert@tiny", [*invalid, "corpus.sequence_length=600"])
+    assert list(reported) == ["training.optimizer.beta1 = 0.9", "tokenizer = 3", "corpus.sequence_length = 600"]
 
 
-# --- what a recipe can tell
+# --- special tokens, diffs and stored recipes
 
 
-def test_roles_come_from_the_templates_in_use_and_the_objectives():
+def test_required_special_tokens_come_from_templates_in_use_and_objectives():
     assert recipe_loading.required_special_tokens(recipe_loading.recipe("bert")) == {"start", "separator", "mask"}
     assert recipe_loading.required_special_tokens(recipe_loading.recipe("transformer")) == {"begin", "end"}
     alone = recipe_loading.recipe("bert", ["remove=objective.next_sentence", "corpus.packing=stream",
@@ -317,54 +316,54 @@ def test_roles_come_from_the_templates_in_use_and_the_objectives():
     assert recipe_loading.required_special_tokens(alone) == {"mask"}
 
 
-def test_templates_are_read_as_slots():
+def test_templates_are_parsed_to_slots():
     assert parse_template("start A end B:1") == [TemplateSlot("start", 0), TemplateSlot("A", 0),
                                                  TemplateSlot("end", 0), TemplateSlot("B", 1)]
 
 
-def test_diff_collapses_what_went_and_runs_in_one_direction():
+def test_diff_collapses_removed_tables_and_is_directed():
     bert = recipe_loading.recipe("bert@tiny")
-    mine = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=stream",
-                                               "training.threads=1",
-                                        "network.position.kind=sinusoidal", "network.position.maximum=512"])
+    mine = recipe_loading.recipe("bert@tiny", [
+        "remove=objective.next_sentence", "corpus.packing=stream", "training.threads=1",
+        "network.position.kind=sinusoidal", "network.position.maximum=512"])
     assert mine.diff(bert) == [
         recipe_loading.RecipeChange("objective.next_sentence", bert.values["objective"]["next_sentence"], None),
         recipe_loading.RecipeChange("training.threads", None, 1),
         recipe_loading.RecipeChange("corpus.packing", "segment_pair", "stream"),
-        recipe_loading.RecipeChange("network.position.kind", "learned", "sinusoidal"),  # and no word of the default
-        #                                                                                 offset
-    ]
+        recipe_loading.RecipeChange("network.position.kind", "learned", "sinusoidal"),
+    ]  # the default offset is not listed
     assert {change.key for change in bert.diff(mine)} == {
         "objective.next_sentence.kind", "training.threads", "corpus.packing", "network.position.kind"}
     assert recipe_loading.diff("bert", "bert") == []
 
 
-def test_with_changes_takes_whole_tables_and_leaves_the_old_recipe_alone():
+def test_with_changes_replaces_tables_and_does_not_modify_the_recipe():
     bert = recipe_loading.recipe("bert@tiny")
     table = {"kind": "byte_bpe", "vocab_size": 500}
-    ran = bert.with_changes({"tokenizer": table, "training.steps": 7}, origin="corpus")
-    assert ran.values["tokenizer"] == {**table, "lowercase": False, "cjk_spacing": True, "simplify": False}
-    assert ran.origin["tokenizer.vocab_size"] == ran.origin["training.steps"] == "corpus"
+    changed = bert.with_changes({"tokenizer": table, "training.steps": 7}, origin="corpus")
+    assert changed.values["tokenizer"] == {**table, "lowercase": False, "cjk_spacing": True, "simplify": False}
+    assert changed.origin["tokenizer.vocab_size"] == changed.origin["training.steps"] == "corpus"
     assert bert.settings.tokenizer.vocab_size == 30522 and bert.origin["tokenizer.vocab_size"] == "bert"
     with pytest.raises(UserError, match="what the corpus brings"):
         bert.with_changes({"tokenizer.vocab_size": 0}, origin="corpus")
 
 
-def test_a_resolved_recipe_reads_back_equal_and_runs_alone(tmp_path, monkeypatch):
-    ran = recipe_loading.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5", 'corpus.single="A"'])
-    path = child(tmp_path, ran.to_toml(), "recipe.toml")
-    monkeypatch.setattr(recipe_files, "RECIPES", tmp_path / "nothing")  # not even its parents are there
+def test_a_stored_recipe_loads_equal_without_its_parents(tmp_path, monkeypatch):
+    resolved = recipe_loading.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5",
+                                                   'corpus.single="A"'])
+    path = child(tmp_path, resolved.to_toml(), "recipe.toml")
+    monkeypatch.setattr(recipe_files, "RECIPES", tmp_path / "nothing")  # its parents do not exist here
     again = recipe_loading.recipe(path)
-    assert again == ran
-    assert again.to_toml() == ran.to_toml()
+    assert again == resolved
+    assert again.to_toml() == resolved.to_toml()
     assert again.origin["training.steps"] == "command line" and again.origin["network.layers"] == "bert@tiny"
     assert recipe_loading.recipe(path, ["training.steps=8"]).origin["network.layers"] == "bert@tiny"
     assert "is resolved at size tiny" in message(path, size="mini")
 
 
 @pytest.mark.parametrize("name", ["t5@tiny", "xlnet@tiny", "transformer-xl@tiny", "gpt2@tiny"])
-def test_a_run_from_before_a_setting_existed_keeps_what_it_did(tmp_path, name):
-    """Its recipe.toml lacks the setting, and inherits nothing: the default is how things were."""
+def test_a_stored_recipe_without_a_newer_setting_uses_the_old_behaviour(tmp_path, name):
+    """A stored recipe.toml inherits nothing, so the default of the setting must be the old behaviour."""
     stored = recipe_loading.recipe(name).to_toml().splitlines()
     older = [line for line in stored if "output_dropout" not in line and "distribution" not in line]
     assert len(older) < len(stored)
@@ -374,13 +373,13 @@ def test_a_run_from_before_a_setting_existed_keeps_what_it_did(tmp_path, name):
     assert network.dropout == recipe_loading.recipe(name).settings.network.dropout
 
 
-def test_the_toml_writer_survives_awkward_text():
+def test_the_toml_writer_escapes_quotes_and_control_characters():
     values = {"a": 'quote " back \\ tab \t line \n del \x7f 中文', "b.c": {"d": [1, 2.5, True], "e": {"f": 1e-12}},
               "g": {}}
     assert tomllib.loads(toml.dumps(values)) == values
 
 
-@pytest.mark.parametrize(("name", "changes", "said"), [
+@pytest.mark.parametrize(("name", "changes", "expected"), [
     ("transformer-xl", ["network.memory.length=0"], "remove=network.memory makes segments independent"),
     ("transformer-xl", ["network.position.kind=none"], "with network.memory only relative_xl will do"),
     ("gpt2", ["network.memory.length=4"], "needs network.position.kind=relative_xl"),
@@ -397,14 +396,14 @@ def test_the_toml_writer_survives_awkward_text():
     ("universal-transformer", ["network.embedding.query=true"], "is not supported with recurrent depth"),
     ("bert", ["corpus.packing=contiguous", "remove=objective.next_sentence"], "objective.masked_lm needs"),
 ])
-def test_conflicts_are_reported_before_anything_is_built(name, changes, said):
-    with pytest.raises(UserError) as refused:
+def test_conflicts_are_reported_before_a_network_is_built(name, changes, expected):
+    with pytest.raises(UserError) as caught:
         recipe_loading.recipe(name, changes)
-    assert any(said in message for _, message in refused.value.problems), refused.value
+    assert any(expected in problem for _, problem in caught.value.problems), caught.value
 
 
-def test_diff_tells_every_value_that_differs():
-    """Also where the new value is a default: RoBERTa's child that goes back to it has changed something."""
+def test_diff_lists_every_value_that_differs():
+    """Also if the new value is a default: a child of RoBERTa that restores a default has changed the value."""
     recipes = [recipe_loading.recipe(name) for name in recipe_loading.recipe_names()]
     back_to_default = 0
     for a in recipes:
@@ -418,7 +417,7 @@ def test_diff_tells_every_value_that_differs():
 
 @pytest.mark.parametrize("changes", [["network.heads=128"], ["network.width=130", "network.heads=26"],
                                      ["network.attention.head_width=5"]])
-def test_rotary_positions_need_heads_of_even_width(changes):
+def test_rotary_positions_need_an_even_head_width(changes):
     with pytest.raises(UserError) as caught:
         recipe_loading.recipe("modernbert@tiny", changes)
     assert "rotary positions rotate pairs of numbers" in str(caught.value.problems)

@@ -1,4 +1,4 @@
-"""`stemma tree --html`: the family as one page."""
+"""`stemma tree --html`: the tree of recipes as one page."""
 
 import html
 import re
@@ -17,13 +17,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def entry(page: str, name: str) -> str:
-    """From a recipe's own line to the end of what it unfolds."""
+    """The <details> element of a recipe."""
     return re.search(rf'<details class="[a-z]*"><summary><span class="name">{name}</span>.*?</details>', page, re.S)[0]
 
 
-def test_every_recipe_stands_below_its_parent(page: str):
+def test_every_recipe_is_nested_in_its_parent(page: str):
     stack: list[str] = []
-    found: dict[str, str | None] = {}
+    parents: dict[str, str | None] = {}
     for mark in re.finditer(r'<ul[^>]*>|</ul>|<span class="name">([^<]+)', page):
         if mark[0].startswith("<ul"):
             stack.append("")
@@ -31,31 +31,31 @@ def test_every_recipe_stands_below_its_parent(page: str):
             stack.pop()
         else:
             stack[-1] = mark[1]
-            found[mark[1]] = stack[-2] if len(stack) > 1 else None
-    assert found == {info.name: info.parent for info in recipe_loading.list_recipes()}
+            parents[mark[1]] = stack[-2] if len(stack) > 1 else None
+    assert parents == {info.name: info.parent for info in recipe_loading.list_recipes()}
 
 
-def test_a_recipe_unfolds_to_what_it_changed(page: str):
+def test_the_details_of_a_recipe_list_its_changes(page: str):
     roberta = recipe_loading.recipe("roberta")
-    told = html.unescape(re.sub(r"<wbr>", "", entry(page, "roberta")))
-    assert roberta.summary in told and "2019" in told and roberta.paper in told
+    details = html.unescape(re.sub(r"<wbr>", "", entry(page, "roberta")))
+    assert roberta.summary in details and "2019" in details and roberta.paper in details
     changes = recipe_loading.diff("bert", "roberta")
-    assert f"{len(changes)} changes from bert" in told and told.count("<tr>") == len(changes) + 1
-    assert "<code>objective.masked_lm.dynamic</code></td><td>false</td><td>true</td>" in told
+    assert f"{len(changes)} changes from bert" in details and details.count("<tr>") == len(changes) + 1
+    assert "<code>objective.masked_lm.dynamic</code></td><td>false</td><td>true</td>" in details
     assert "A root" in entry(page, "transformer") and "<table" not in entry(page, "transformer")
 
 
-def test_what_is_lit_is_said_in_words_too(page: str):
+def test_a_highlighted_recipe_is_also_marked_in_words(page: str):
     assert page.count("compared here") == 1 and "compared here" in entry(page, "roberta")
     assert entry(page, "roberta").startswith('<details class="lit">')
 
 
-def test_the_page_needs_neither_a_script_nor_the_network(page: str):
+def test_the_page_has_no_script_and_loads_nothing(page: str):
     assert "<script" not in page and "script-src" not in page and "default-src 'none'" in page.replace("&#x27;", "'")
-    assert not re.search(r"\b(?:href|src)=|url\(|@import", page)             # papers are named, not linked
+    assert not re.search(r"\b(?:href|src)=|url\(|@import", page)  # papers are named, not linked
 
 
-def test_the_verb_writes_it_and_overwrites_nothing_unasked(tmp_path: Path):
+def test_the_command_writes_the_page_and_overwrites_only_with_overwrite(tmp_path: Path):
     file = tmp_path / "family.html"
     done = stemma("tree", "--html", file)
     assert done.code == 0 and str(file) in done.out and "<title>The family of recipes" in file.read_text()
@@ -69,5 +69,5 @@ def test_the_verb_writes_it_and_overwrites_nothing_unasked(tmp_path: Path):
     assert "family" in file.read_text()
     folder = stemma("tree", "--html", tmp_path, "--overwrite")
     assert folder.code == 2 and "is a folder" in folder.err
-    nowhere = stemma("tree", "--html", tmp_path / "no" / "family.html")
-    assert nowhere.code == 2 and "cannot write" in nowhere.err and not (tmp_path / "no").exists()
+    missing_folder = stemma("tree", "--html", tmp_path / "no" / "family.html")
+    assert missing_folder.code == 2 and "cannot write" in missing_folder.err and not (tmp_path / "no").exists()
