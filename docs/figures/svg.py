@@ -17,6 +17,7 @@ WIDE, NARROW = "mwMW#@%", "ijltfr.,;:'|()[]! "  # characters that are 11 and 5 w
 
 # A drawing that is opened as a file follows the system's colours; within a page it has the page's.
 STYLE = """
+svg.figure:root{color-scheme:light dark}
 svg.figure{color:#1d232b;--accent:#1d6a86;--other:#b4532a;--on-accent:#fff;font:13px ui-sans-serif,system-ui,sans-serif}
 @media (prefers-color-scheme:dark){svg.figure{color:#e4e7eb;--accent:#7cc3dc;--other:#f0a37c;--on-accent:#10242c}}
 svg.figure text{fill:currentColor}
