@@ -1,10 +1,10 @@
-"""Causal-LM training steps against transformers.Trainer, from the same token ids.
+"""Causal-LM training speed compared with transformers.Trainer, from the same token ids.
 
     python benchmarks/causal_vs_transformers.py
 
 GPT-2 of 4 layers x 256, vocabulary 50,257, 128 tokens, batch 16, dropout 0.1 on both sides, AdamW. The peer is
-`Trainer` with `DataCollatorForLanguageModeling(mlm=False)`. Every place is scored against the whole vocabulary, so
-that the vocabulary's matrix is nearly all of the work.
+`Trainer` with `DataCollatorForLanguageModeling(mlm=False)`. The loss is computed at every position over the
+whole vocabulary, so most of the work is the product with the vocabulary matrix.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainer import HEADS, LAYERS, LENGTH, WIDTH, Contest, main, zipf_text
+from trainer import HEADS, LAYERS, LENGTH, WIDTH, Comparison, main, zipf_corpus
 
 VOCABULARY = 50_257
 
 
-def text(folder: Path) -> None:
+def write_data(folder: Path) -> None:
     import numpy as np
 
-    np.save(folder / "blocks.npy", zipf_text(folder, VOCABULARY, ["[PAD]", "[UNK]"], LENGTH))
+    np.save(folder / "blocks.npy", zipf_corpus(folder, VOCABULARY, ["[PAD]", "[UNK]"], LENGTH))
 
 
-def peer(folder: Path) -> tuple[Any, Any]:
+def build_peer(folder: Path) -> tuple[Any, Any]:
     from transformers import BertTokenizerFast, DataCollatorForLanguageModeling, GPT2Config, GPT2LMHeadModel
 
     tokenizer = BertTokenizerFast(vocab=str(folder / "vocabulary" / "vocab.txt"))  # only its padding is used
@@ -33,6 +33,6 @@ def peer(folder: Path) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    main(Contest(Path(__file__), "gpt2@mini", ["corpus.packing=doc_sentences"], batch=16, text=text, peer=peer,
-                 wanted="wanted: at least 3x the fp32 peer and 2x the bf16 one, at no more than 0.5x the memory"),
-         __doc__)
+    main({"gpt2": Comparison(Path(__file__), "gpt2@mini", ["corpus.packing=doc_sentences"], batch=16,
+                             write_data=write_data, build_peer=build_peer,
+                             goal="at least 3x the fp32 peer and 2x the bf16 one, at most 0.5x the memory")}, __doc__)

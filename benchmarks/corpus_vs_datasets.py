@@ -1,10 +1,10 @@
-"""Text to packed training ids: `stemma corpus build` against `datasets.map` and grouping, as in the run_mlm example.
+"""Tokenization speed: `stemma corpus build` compared with `datasets.map` and grouping, as in the run_mlm example.
 
     python benchmarks/corpus_vs_datasets.py [--text FILE] [--vocab FILE] [--megabytes 20] [--rounds 3]
 
-Same text, same tokenizer, two workers each, fresh folders in every round, alternating; each side in a process of its
-own (neither pays for the other's memory), timed from when its imports are done. Ours ends when every (1024, 128)
-batch of ids has been read once through the memory map; the peer's ends when its grouped dataset stands on disk.
+Same text, same tokenizer, two workers each, new folders in every round, alternating. Each side runs in a separate
+process and is timed after its imports. Stemma's time includes reading every (1024, 128) batch of ids once through the
+memory map; the time of datasets ends when the grouped dataset is on disk.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pathlib import Path
 
 WORKERS = 2
 LENGTH = 128
-READ = 1024  # blocks per read
-LIMIT = 1 << 30
+BLOCKS_PER_READ = 1024
+MEMORY_GOAL = 1 << 30  # bytes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="plain text (default: the source of the standard library)")
-    parser.add_argument("--vocab", type=Path, help="a tokenizer or vocab.txt (default: WordPiece learnt from the text)")
-    parser.add_argument("--megabytes", type=float, default=20, help="how much text; repeated or cut to this size")
+    parser.add_argument("--vocab", type=Path, help="a tokenizer or vocab.txt (default: WordPiece trained on the text)")
+    parser.add_argument("--megabytes", type=float, default=20, help="size of the text, which is repeated or cut")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
@@ -56,14 +56,14 @@ def prepare(work: Path, text: Path | None, vocab: Path | None, size: int) -> Non
     if vocab:
         tokenizer = Tokenizer.load(vocab)
     else:
-        sample = iter([content[at : at + 100_000] for at in range(0, size, 100_000)])
+        sample = iter([content[start : start + 100_000] for start in range(0, size, 100_000)])
         tokenizer = train_tokenizer(sample, "wordpiece", 30_522, lowercase=True)
     tokenizer.save(work / "tokenizer", single="start A separator", pair="start A separator B:1 separator:1")
     print(f"{size / 1e6:.1f} MB of text, {tokenizer.vocab_size:,} pieces, blocks of {LENGTH}, {WORKERS} workers each")
 
 
 def standard_library(size: int) -> str:
-    """One document per module, without its blank lines, which would end it."""
+    """One document per module, without its blank lines, which would separate documents."""
     documents: list[str] = []
     length = 0
     for file in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
@@ -76,24 +76,24 @@ def standard_library(size: int) -> str:
 
 def compare(work: Path, rounds: int) -> None:
     runs: dict[str, list[dict]] = {side: [] for side in SIDES}
-    for number in range(rounds):
+    for round_number in range(1, rounds + 1):
         for side in SIDES:
             runs[side].append(run := measure(side, work))
-            print(f"  round {number + 1}  {side:<9} {run['seconds']:6.2f} s   {run['ids']:,} ids   "
+            print(f"  round {round_number}  {side:<9} {run['seconds']:6.2f} s   {run['ids']:,} ids   "
                   f"peak {run['rss'] / 2**20:,.0f} MiB", flush=True)
     seconds = {side: statistics.median(run["seconds"] for run in runs[side]) for side in SIDES}
     memory = {side: statistics.median(run["rss"] for run in runs[side]) for side in SIDES}
-    print(f"the peer was allowed: {WORKERS} processes (num_proc), batched maps, its tokenizer's own threads, no cache "
-          "from earlier rounds, its progress bars off; it adds [CLS] and [SEP] to every line, ours adds none.")
+    print(f"datasets: {WORKERS} processes (num_proc), batched maps, threads of the tokenizer, no cache from earlier "
+          "rounds, no progress bars; it adds [CLS] and [SEP] to every line, stemma adds none.")
     print(f"peak resident memory (sum over the processes): stemma {memory['stemma'] / 2**20:,.0f} MiB, datasets "
           f"{memory['datasets'] / 2**20:,.0f} MiB, ratio {memory['stemma'] / memory['datasets']:.2f}; "
-          f"under 1 GiB: {'yes' if memory['stemma'] < LIMIT else 'no'}")
+          f"below 1 GiB: {'yes' if memory['stemma'] < MEMORY_GOAL else 'no'}")
     print(f"seconds (median of {rounds}): stemma {seconds['stemma']:.2f}, datasets {seconds['datasets']:.2f}; "
-          f"stemma is {seconds['datasets'] / seconds['stemma']:.2f}x as fast (wanted: 2x)")
+          f"stemma is {seconds['datasets'] / seconds['stemma']:.2f}x as fast (goal: 2x)")
 
 
 def measure(side: str, work: Path) -> dict:
-    """Run one side in its own process and watch the memory of all its descendants."""
+    """Run one side in its own process and sample the memory of all its descendants."""
     import psutil
 
     with tempfile.TemporaryDirectory(dir=work) as scratch:
@@ -105,15 +105,16 @@ def measure(side: str, work: Path) -> dict:
             tree = psutil.Process(process.pid)
             peak = 0
             while process.poll() is None:
-                peak = max(peak, resident(tree))
+                peak = max(peak, resident_memory(tree))
                 time.sleep(0.05)
-            output, complaints = process.communicate()
+            output, errors = process.communicate()
         if process.returncode:
-            raise SystemExit(f"{side} failed:\n{complaints}")
+            raise SystemExit(f"{side} failed:\n{errors}")
         return {**json.loads(output.splitlines()[-1]), "rss": peak}
 
 
-def resident(tree) -> int:
+def resident_memory(tree) -> int:
+    """Bytes of a process and its descendants."""
     import psutil
 
     total = 0
@@ -121,7 +122,7 @@ def resident(tree) -> int:
         for process in (tree, *tree.children(recursive=True)):
             total += process.memory_info().rss
     except psutil.NoSuchProcess:
-        pass  # it ended while we looked: the sum so far is of those that did not
+        pass  # a process ended meanwhile: return the sum so far
     return total
 
 
@@ -139,8 +140,8 @@ def stemma_side(work: Path) -> dict:
     corpus = Corpus.open(out)
     blocks = corpus.num_tokens // LENGTH
     ids = 0
-    for first in range(0, blocks, READ):
-        index = np.arange(first * LENGTH, min(first + READ, blocks) * LENGTH).reshape(-1, LENGTH)
+    for first in range(0, blocks, BLOCKS_PER_READ):
+        index = np.arange(first * LENGTH, min(first + BLOCKS_PER_READ, blocks) * LENGTH).reshape(-1, LENGTH)
         ids += corpus.values_at("tokens", index).size
     return {"seconds": time.perf_counter() - start, "ids": ids}
 
@@ -152,17 +153,18 @@ def datasets_side(work: Path) -> dict:
     datasets.disable_progress_bars()
     tokenizer = AutoTokenizer.from_pretrained(work / "tokenizer")
 
-    def tokenise(rows: dict) -> dict:
+    def tokenize(rows: dict) -> dict:
         return tokenizer(rows["text"], return_special_tokens_mask=True)
 
     def group(rows: dict) -> dict:
-        joined = {name: list(chain.from_iterable(values)) for name, values in rows.items()}
-        usable = len(joined["input_ids"]) // LENGTH * LENGTH
-        return {name: [values[at : at + LENGTH] for at in range(0, usable, LENGTH)] for name, values in joined.items()}
+        columns = {name: list(chain.from_iterable(values)) for name, values in rows.items()}
+        end = len(columns["input_ids"]) // LENGTH * LENGTH
+        return {name: [values[start : start + LENGTH] for start in range(0, end, LENGTH)]
+                for name, values in columns.items()}
 
     start = time.perf_counter()
     text = datasets.load_dataset("text", data_files=str(work / "text.txt"), split="train")
-    tokens = text.map(tokenise, batched=True, num_proc=WORKERS, remove_columns=["text"])
+    tokens = text.map(tokenize, batched=True, num_proc=WORKERS, remove_columns=["text"])
     blocks = tokens.map(group, batched=True, num_proc=WORKERS)
     return {"seconds": time.perf_counter() - start, "ids": len(blocks) * LENGTH}
 

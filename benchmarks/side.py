@@ -1,7 +1,8 @@
-"""What every benchmark shares: each side in its own process, alternating slices of work, medians, ratios last.
+"""Common code of the benchmarks: each library runs in its own process, in alternating slices of work.
 
-A side is a program that reads the word "go" and answers with the seconds a slice took, until it reads "stop" and
-answers with its peak memory. The machine's noise then hurts both sides alike.
+A side is a process that runs a slice of work when it reads "go" and prints its duration; when it reads "stop" it prints
+its peak memory. Slices alternate, so that other load on the machine affects both sides equally. The results are
+medians, and ratios to the first side.
 """
 
 from __future__ import annotations
@@ -18,43 +19,41 @@ from typing import Any
 
 
 def serve(slice_of_work: Callable[[], object]) -> None:
-    """The side's part: run a slice whenever asked; the first is a warm-up and is not counted by the asker."""
+    """Run in the process of a side: a slice of work for each "go". `compare` does not count the first, a warm-up."""
     for line in sys.stdin:
         if line.strip() == "stop":
             break
-        began = time.perf_counter()
+        start = time.perf_counter()
         result = slice_of_work()
-        print(json.dumps({"seconds": time.perf_counter() - began, "result": result}), flush=True)
-    tell_peak()
+        print(json.dumps({"seconds": time.perf_counter() - start, "result": result}), flush=True)
+    print_peak_memory()
 
 
-def tell_peak() -> None:
+def print_peak_memory() -> None:
     print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
 
 
-def serve_loop(loop: Any, steps: int) -> None:
-    """The same part for a loop of ours: a slice is so many of its steps."""
+def serve_trainer(trainer: Any, steps: int) -> None:
+    """The same for Stemma's `Trainer`: a slice is `steps` training steps."""
     from stemma.training.progress_bar import ProgressBar
 
     def work() -> float | None:
         with ProgressBar("", "", enabled=False) as progress:
             for _ in range(steps):
-                loop._step(progress)
-        return loop.state.loss
+                trainer._step(progress)
+        return trainer.state.loss
 
     serve(work)
 
 
-def trainer_slices(steps: int) -> Any:
-    """The same part for transformers' Trainer, as a callback: it stops after every `steps` steps and waits for the word
-    to go on."""
+def transformers_callback(steps: int) -> Any:
+    """The same for transformers' `Trainer`, as a callback: it stops after every `steps` steps and waits for "go"."""
     from transformers import TrainerCallback
 
     class Slices(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
-            self.done = getattr(self, "done", 0) + 1
-            if self.done % steps == 0:
-                print(json.dumps({"seconds": time.perf_counter() - self.began, "result": None}), flush=True)
+            if state.global_step % steps == 0:
+                print(json.dumps({"seconds": time.perf_counter() - self.start, "result": None}), flush=True)
                 self.wait(control)
 
         def on_train_begin(self, args, state, control, **kwargs):
@@ -63,13 +62,14 @@ def trainer_slices(steps: int) -> Any:
         def wait(self, control):
             if sys.stdin.readline().strip() != "go":
                 control.should_training_stop = True
-            self.began = time.perf_counter()
+            self.start = time.perf_counter()
 
     return Slices()
 
 
-
 class Side:
+    """A process that runs slices of work on request."""
+
     def __init__(self, name: str, script: Path, arguments: list[str]):
         self.name = name
         self.process = subprocess.Popen([sys.executable, str(script), *arguments], stdin=subprocess.PIPE,
@@ -78,44 +78,45 @@ class Side:
         self.results: list[object] = []
         self.peak_mib = 0.0
 
-    def ask(self, word: str) -> dict[str, float]:
+    def request(self, command: str) -> dict[str, Any]:
+        """Send "go" or "stop", and return the answer."""
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(word + "\n")
+        self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         while True:
             line = self.process.stdout.readline()
             if not line:
                 raise RuntimeError(f"the side {self.name} ended early")
-            if line.startswith('{"'):  # the peer prints other things too
+            if line.startswith('{"'):  # libraries print other lines too
                 return json.loads(line)
 
 
 def compare(sides: list[Side], rounds: int) -> None:
-    """Fill each side's seconds and peak memory, a slice at a time in turn."""
+    """Measure seconds and peak memory of each side, in alternating slices."""
     for side in sides:
-        side.ask("go")  # warm-up: imports, caches, first allocations
-    for number in range(rounds):
-        for side in sides[::1 if number % 2 else -1]:
-            answer = side.ask("go")
+        side.request("go")  # warm-up: imports, caches, first allocations
+    for round_index in range(rounds):
+        for side in sides[::1 if round_index % 2 else -1]:
+            answer = side.request("go")
             side.seconds.append(answer["seconds"])
             side.results.append(answer["result"])
     for side in sides:
-        side.peak_mib = side.ask("stop")["peak_mib"]
+        side.peak_mib = side.request("stop")["peak_mib"]
         side.process.wait(timeout=60)
 
 
 def report(sides: list[Side], unit: str, amount: float) -> dict[str, dict[str, float]]:
-    """Print each side beside the first one; `amount` of `unit` is one slice."""
-    ours = sides[0]
+    """Print each side, and its ratio to the first one; a slice is `amount` of `unit`."""
+    first = sides[0]
     rows = {}
     for side in sides:
         median = statistics.median(side.seconds)
         rows[side.name] = {"median_seconds": median, f"{unit}_per_second": amount / median, "peak_mib": side.peak_mib}
-        print(f"{side.name:<34} {median * 1000:9.0f} ms a slice   {amount / median:12,.0f} {unit}/s   "
+        print(f"{side.name:<34} {median * 1000:9.0f} ms per slice   {amount / median:12,.0f} {unit}/s   "
               f"peak {side.peak_mib:7,.0f} MiB")
     for side in sides[1:]:
-        faster = statistics.median(a / b for a, b in zip(side.seconds, ours.seconds, strict=True))
-        memory = ours.peak_mib / side.peak_mib
-        rows[side.name] |= {"speed_ratio": faster, "memory_ratio": memory}
-        print(f"{ours.name} against {side.name}: {faster:.2f}x the speed, {memory:.2f}x the memory")
+        speedup = statistics.median(a / b for a, b in zip(side.seconds, first.seconds, strict=True))
+        memory = first.peak_mib / side.peak_mib
+        rows[side.name] |= {"speed_ratio": speedup, "memory_ratio": memory}
+        print(f"{first.name} relative to {side.name}: {speedup:.2f}x speed, {memory:.2f}x peak memory")
     return rows

@@ -1,8 +1,8 @@
-"""Training steps against transformers.Trainer, from the same token ids: what the benchmarks of each objective share.
+"""Pre-training speed compared with transformers.Trainer, from the same token ids: common code for all objectives.
 
-The peer is `Trainer` as its documentation shows, once in fp32 and once with bf16=True; it may use all cores. Ours is
-the loop behind `stemma pretrain`, with its corpus, objectives, clipping and logging, in the precision that `auto`
-chooses here. One slice is a few optimizer steps.
+The peer is `Trainer` as its documentation shows, once in fp32 and once with bf16=True; it may use all cores. Stemma's
+side is the training loop of `stemma pretrain`, with its corpus, objectives, clipping and logging, in the precision that
+`auto` selects on this machine. A slice is a few optimizer steps.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side import Side, compare, report, serve_loop, tell_peak, trainer_slices
+from side import Side, compare, print_peak_memory, report, serve_trainer, transformers_callback
 
 LENGTH, LAYERS, WIDTH, HEADS = 128, 4, 256, 4
 ROWS = 2048
 
 
 @dataclass(frozen=True)
-class Contest:
-    """One objective on both sides: `text` writes a corpus and the blocks, `peer` makes its model and collator."""
+class Comparison:
+    """One objective on both sides: `write_data` writes a corpus and the same ids as blocks, `build_peer` builds
+    the model and the collator of transformers."""
 
     script: Path
     recipe: str
     changes: list[str]
     batch: int
-    text: Callable[[Path], None]
-    peer: Callable[[Path], tuple[Any, Any]]
-    wanted: str
+    write_data: Callable[[Path], None]
+    build_peer: Callable[[Path], tuple[Any, Any]]
+    goal: str
 
 
-def zipf_text(folder: Path, vocabulary: int, special: list[str], length: int) -> Any:
-    """A vocabulary file, a corpus of random words over all of it, and the same ids as (ROWS, length) blocks."""
+def zipf_corpus(folder: Path, vocabulary: int, special: list[str], length: int) -> Any:
+    """Write a vocabulary file and a corpus of Zipf-distributed random words; return its ids, (ROWS, length)."""
     import numpy as np
 
     from stemma.corpus.build import build_corpus
@@ -51,7 +52,7 @@ def zipf_text(folder: Path, vocabulary: int, special: list[str], length: int) ->
     return Corpus.open(folder / "corpus").values_between("tokens", 0, ROWS * length).reshape(ROWS, length)
 
 
-def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
+def run_stemma(comparison: Comparison, folder: Path, steps: int, threads: int) -> None:
     import torch
 
     from stemma.corpus.corpus import Corpus
@@ -63,21 +64,21 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     from stemma.training.trainer import Trainer
 
     corpus = Corpus.open(folder / "corpus")
-    chosen = recipe(contest.recipe, [*contest.changes, f"training.threads={threads}",
-                                     f"corpus.sequence_length={LENGTH}", f"training.batch_size={contest.batch}",
-                                     "training.checkpoint_every=1000000", "training.validate_every=1000000"])
-    chosen = adopt_tokenizer(chosen, corpus)
+    resolved = recipe(comparison.recipe, [*comparison.changes, f"training.threads={threads}",
+                                          f"corpus.sequence_length={LENGTH}",
+                                          f"training.batch_size={comparison.batch}",
+                                          "training.checkpoint_every=1000000", "training.validate_every=1000000"])
+    resolved = adopt_tokenizer(resolved, corpus)
     torch.manual_seed(0)
-    network = build_network(chosen, corpus.tokenizer.vocab_size)
+    network = build_network(resolved, corpus.tokenizer.vocab_size)
     run = folder / "run"
     run.mkdir()
-    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
-    loop = Trainer(run, chosen, supply, network, Budget("steps", 100_000), 0)
-    serve_loop(loop, steps)
+    loader = PretrainLoader(resolved, corpus, build_objectives(resolved), 0)
+    serve_trainer(Trainer(run, resolved, loader, network, Budget("steps", 100_000), 0), steps)
     os._exit(0)
 
 
-def theirs(contest: Contest, folder: Path, steps: int, threads: int, bf16: bool) -> None:
+def run_transformers(comparison: Comparison, folder: Path, steps: int, threads: int, bf16: bool) -> None:
     import logging
     import warnings
 
@@ -88,45 +89,43 @@ def theirs(contest: Contest, folder: Path, steps: int, threads: int, bf16: bool)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
-    network, collator = contest.peer(folder)
+    network, collator = comparison.build_peer(folder)
     data = [{"input_ids": row.tolist(), "attention_mask": [1] * LENGTH} for row in np.load(folder / "blocks.npy")]
-    arguments = TrainingArguments(output_dir=str(folder / "trainer"), per_device_train_batch_size=contest.batch,
+    arguments = TrainingArguments(output_dir=str(folder / "trainer"), per_device_train_batch_size=comparison.batch,
                                   max_steps=100_000, learning_rate=1e-4, weight_decay=0.01, logging_steps=10**9,
                                   save_strategy="no", report_to=[], use_cpu=True, bf16=bf16, disable_tqdm=True)
     Trainer(model=network, args=arguments, train_dataset=data, data_collator=collator,
-            callbacks=[trainer_slices(steps)]).train()
-    tell_peak()
+            callbacks=[transformers_callback(steps)]).train()
+    print_peak_memory()
     os._exit(0)
 
 
-def main(contests: Contest | dict[str, Contest], description: str | None) -> None:
-    """Run the contest; or, of several, the one that --recipe names, by default the first."""
+def main(comparisons: dict[str, Comparison], description: str | None) -> None:
+    """Run the comparison that --recipe names; the default is the first."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=4, help="optimizer steps a slice")
+    parser.add_argument("--steps", type=int, default=4, help="optimizer steps per slice")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--no-bf16", action="store_true", help="leave the slow bf16 peer out")
-    parser.add_argument("--side", choices=["ours", "fp32", "bf16"], help=argparse.SUPPRESS)
+    parser.add_argument("--no-bf16", action="store_true", help="leave out the slow bf16 peer")
+    parser.add_argument("--side", choices=["stemma", "fp32", "bf16"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    several = contests if isinstance(contests, dict) else {}
-    if several:
-        parser.add_argument("--recipe", choices=list(several), default=next(iter(several)))
+    parser.add_argument("--recipe", choices=list(comparisons), default=next(iter(comparisons)),
+                        help=argparse.SUPPRESS if len(comparisons) == 1 else None)
     options = parser.parse_args()
-    contest = several[options.recipe] if several else contests
-    assert isinstance(contest, Contest)
-    if options.side == "ours":
-        ours(contest, options.folder, options.steps, options.threads)
+    comparison = comparisons[options.recipe]
+    if options.side == "stemma":
+        run_stemma(comparison, options.folder, options.steps, options.threads)
     elif options.side:
-        theirs(contest, options.folder, options.steps, options.threads, options.side == "bf16")
+        run_transformers(comparison, options.folder, options.steps, options.threads, options.side == "bf16")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        contest.text(folder)
-        names = {"ours": "stemma", "fp32": "transformers Trainer fp32", "bf16": "transformers Trainer bf16"}
+        comparison.write_data(folder)
+        names = {"stemma": "stemma", "fp32": "transformers Trainer fp32", "bf16": "transformers Trainer bf16"}
         if options.no_bf16:
             del names["bf16"]
-        common = ["--folder", str(folder), "--steps", str(options.steps), "--threads", str(options.threads)]
-        common += ["--recipe", options.recipe] if several else []
-        sides = [Side(name, contest.script, ["--side", side, *common]) for side, name in names.items()]
+        common = ["--folder", str(folder), "--steps", str(options.steps), "--threads", str(options.threads),
+                  "--recipe", options.recipe]
+        sides = [Side(name, comparison.script, ["--side", side, *common]) for side, name in names.items()]
         compare(sides, options.rounds)
-        report(sides, "tokens", options.steps * contest.batch * LENGTH)
-        print(contest.wanted)
+        report(sides, "tokens", options.steps * comparison.batch * LENGTH)
+        print(f"goal: {comparison.goal}")

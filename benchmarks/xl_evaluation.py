@@ -1,11 +1,11 @@
-"""Evaluating with a memory against a sliding window: the speed that Transformer-XL gains by never reading twice.
+"""Evaluation speed of Transformer-XL's memory compared with a sliding window.
 
     python benchmarks/xl_evaluation.py
 
-Per-token time at several attention lengths, 4 layers x 256, no vocabulary head on either side. The window is a plain
-causal Transformer (learned positions, fused attention, only the last place computed in the last block) that is read
-anew for every token, as the vanilla model of the paper's table 9 is (arXiv:1901.02860: on a GPU, 12 layers x 512);
-against segments of 128 tokens that look at a memory of that length. Both sides alternate.
+Time per token at several attention lengths, 4 layers x 256, without an output layer. The sliding window is a causal
+Transformer (learned positions, fused attention; the last block computes only the last position) that processes the
+whole window for every token, like the vanilla model in table 9 of the paper (arXiv:1901.02860: on a GPU, 12 layers x
+512). Transformer-XL processes segments of 128 tokens with a memory of that length. Both alternate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stemma.network.network import Network
 from stemma.recipe_loading import recipe
 from stemma.visibility import Causal
 
-PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
+PUBLISHED_SPEEDUP = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 SEGMENT = 128
 
 
@@ -32,22 +32,22 @@ def build(name: str, *changes: str) -> Network:
 
 
 @torch.inference_mode()
-def window(network: Network, attention: int) -> float:
-    """Seconds for one token: the whole window, for the sake of its last place."""
+def time_window(network: Network, attention: int) -> float:
+    """Seconds per token: the whole window is processed for its last position."""
     ids = torch.randint(256, (1, attention))
-    began = time.perf_counter()
+    start = time.perf_counter()
     network({"encoder": Stream(ids, Causal(), output_positions=torch.tensor([attention - 1]))})
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 @torch.inference_mode()
-def segments(network: Network, state, count: int):
-    """Seconds for one token of `count` segments, each after what was read before."""
+def time_segments(network: Network, state, count: int):
+    """(seconds per token, new state) of `count` consecutive segments."""
     ids = torch.randint(256, (1, SEGMENT))
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(count):
         state = network({"encoder": Stream(ids, Causal())}, state).state
-    return (time.perf_counter() - began) / (count * SEGMENT), state
+    return (time.perf_counter() - start) / (count * SEGMENT), state
 
 
 def main() -> None:
@@ -56,24 +56,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    print("attention   sliding window      state reuse     faster by   published")
+    print("attention   sliding window           memory       speedup   published")
     for attention in (200, 400, 800, 1800, 2800, 3800):
         plain = build("gpt@mini", f"network.position.maximum={attention}")
-        remembering = build("transformer-xl@mini", "network.embedding.cutoffs=[]", "network.memory.start=empty",
+        with_memory = build("transformer-xl@mini", "network.embedding.cutoffs=[]", "network.memory.start=empty",
                             f"network.memory.evaluation={attention}")
         state = None
         while state is None or state.length < attention:  # fill the memory
-            _, state = segments(remembering, state, 1)
-        window(plain, attention)
-        slow, fast = [], []
+            _, state = time_segments(with_memory, state, 1)
+        time_window(plain, attention)
+        window_times, memory_times = [], []
         for _ in range(options.rounds):
-            slow.append(window(plain, attention))
-            seconds, state = segments(remembering, state, 4)
-            fast.append(seconds)
-        ratio = statistics.median(a / b for a, b in zip(slow, fast, strict=True))
-        published = f"{PUBLISHED[attention]:,}x" if attention in PUBLISHED else "-"
-        print(f"{attention:>9,} {statistics.median(slow) * 1000:11.2f} ms/tok "
-              f"{statistics.median(fast) * 1000:10.3f} ms/tok {ratio:11,.0f}x {published:>11}", flush=True)
+            window_times.append(time_window(plain, attention))
+            seconds, state = time_segments(with_memory, state, 4)
+            memory_times.append(seconds)
+        speedup = statistics.median(a / b for a, b in zip(window_times, memory_times, strict=True))
+        published = f"{PUBLISHED_SPEEDUP[attention]:,}x" if attention in PUBLISHED_SPEEDUP else "-"
+        print(f"{attention:>9,} {statistics.median(window_times) * 1000:11.2f} ms/tok "
+              f"{statistics.median(memory_times) * 1000:10.3f} ms/tok {speedup:11,.0f}x {published:>11}", flush=True)
 
 
 if __name__ == "__main__":

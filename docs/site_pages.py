@@ -1,7 +1,7 @@
-"""Pages that are made when the site is built, so that they cannot lag behind the code.
+"""Generates pages when the site is built, so that they always match the code.
 
 The command line comes from the commands themselves, the Python API from the names that the package exports (their
-docstrings are read by mkdocstrings), the changelog and the rules for contributors from the files at the root.
+docstrings are read by mkdocstrings), the changelog and the contributing guide from the files at the root.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parent.parent
-FROM_THE_ROOT = {"project/changelog.md": "CHANGELOG.md", "project/contributing.md": "CONTRIBUTING.md"}
-COMMON = ("--plugin", "--recipes", "--json", "--debug", "--help")  # nearly every command has them: told once
+ROOT_FILES = {"project/changelog.md": "CHANGELOG.md", "project/contributing.md": "CONTRIBUTING.md"}
+COMMON = ("--plugin", "--recipes", "--json", "--debug", "--help")  # nearly every command has them: listed once
 API = {
     "Models": ["load", "build", "save", "Model"],
     "Recipes": ["recipe", "Recipe", "tree", "diff", "use_plugin"],
@@ -34,22 +34,22 @@ API = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
-    for page, content in made_pages().items():
+    for page, content in generated_pages().items():
         files.append(File.generated(config, page, content=content))
     return files
 
 
-def made_pages() -> dict[str, str]:
-    """The content of each page by its path. Needs no mkdocs, so that a test can look at it."""
+def generated_pages() -> dict[str, str]:
+    """Content of each page by its path. Does not import mkdocs, so that a test can use it."""
     sys.path.insert(0, str(ROOT / "src"))
     try:
-        made = {page: from_the_root((ROOT / source).read_text()) for page, source in FROM_THE_ROOT.items()}
-        return made | {"reference/cli.md": "\n".join(command_line()), "reference/api.md": "\n".join(python_api())}
+        pages = {page: with_page_links((ROOT / source).read_text()) for page, source in ROOT_FILES.items()}
+        return pages | {"reference/cli.md": "\n".join(command_line()), "reference/api.md": "\n".join(python_api())}
     finally:
         sys.path.remove(str(ROOT / "src"))
 
 
-def from_the_root(text: str) -> str:
+def with_page_links(text: str) -> str:
     """A file of the root as a page of project/: links into docs/ become links between pages."""
     return re.sub(r"\]\(docs/", "](../", text)
 
@@ -61,10 +61,10 @@ def command_line() -> Iterator[str]:
     root = _build_command()
     context = root.context_class(root, info_name="stemma")
     yield "# Command line\n"
-    yield "This page is made from `stemma COMMAND --help`.\n"
+    yield "This page is generated from `stemma COMMAND --help`.\n"
     yield from _command_table("stemma", root, context)
     yield "\n## Options of every command {: #common }\n"
-    yield from _options([one for one in _records(root.commands["pretrain"], context) if _is_common(one)])
+    yield from _options([record for record in _records(root.commands["pretrain"], context) if _is_common(record)])
     yield ("\nA command that computes also has `--device`. "
            "Where a usage line has `KEY=VALUE`, any key of the recipe can be set.\n")
     for name, command in root.commands.items():
@@ -79,12 +79,12 @@ def _group(name: str, group: Any, context: Any) -> Iterator[str]:
     yield f"\n## stemma {name}\n"
     yield from _help(group)
     yield from _command_table(f"stemma {name}", group, inner)
-    told: dict[str, Any] = {}
+    documented: dict[str, Any] = {}
     for verb in group.list_commands(inner):
         command = group.get_command(inner, verb)
-        same = next((other for other, known in told.items() if known == _records(command, inner)), None)
+        same = next((other for other, records in documented.items() if records == _records(command, inner)), None)
         if same is None:
-            told[verb] = _records(command, inner)
+            documented[verb] = _records(command, inner)
             yield from _section(f"stemma {name} {verb}", command, inner, level=3)
         else:
             yield f"\n### stemma {name} {verb}\n"
@@ -92,11 +92,11 @@ def _group(name: str, group: Any, context: Any) -> Iterator[str]:
 
 
 def _section(path: str, command: Any, context: Any, level: int) -> Iterator[str]:
-    own = command.context_class(command, info_name=path.split()[-1], parent=context)
+    inner = command.context_class(command, info_name=path.split()[-1], parent=context)
     yield f"\n{'#' * level} {path}\n"
     yield from _help(command)
-    yield f"\n```text\n{command.get_usage(own).removeprefix('Usage: ')}\n```\n"
-    yield from _options([one for one in _records(command, context) if not _is_common(one)])
+    yield f"\n```text\n{command.get_usage(inner).removeprefix('Usage: ')}\n```\n"
+    yield from _options([record for record in _records(command, context) if not _is_common(record)])
 
 
 def _help(command: Any) -> Iterator[str]:
@@ -106,9 +106,10 @@ def _help(command: Any) -> Iterator[str]:
 
 
 def _records(command: Any, context: Any) -> list[tuple[str, str]]:
-    own = command.context_class(command, info_name=command.name, parent=context)
-    found = [param.get_help_record(own) for param in command.get_params(own)]
-    return [one for one in found if one is not None]
+    """(flags, help) of each option of a command."""
+    inner = command.context_class(command, info_name=command.name, parent=context)
+    records = [param.get_help_record(inner) for param in command.get_params(inner)]
+    return [record for record in records if record is not None]
 
 
 def _is_common(record: tuple[str, str]) -> bool:
@@ -118,21 +119,21 @@ def _is_common(record: tuple[str, str]) -> bool:
 def _options(records: list[tuple[str, str]]) -> Iterator[str]:
     if records:
         yield "\n| | |\n|---|---|"
-        for flags, about in records:
+        for flags, description in records:
             plain = re.sub(r"\s*<(list\[)?(str|path|int|float|Path)\]?>", "", flags)
-            yield f"| `{plain}` | {_cell(about)} |"
+            yield f"| `{plain}` | {_cell(description)} |"
         yield ""
 
 
 def _command_table(path: str, group: Any, context: Any) -> Iterator[str]:
     yield "\n| command | |\n|---|---|"
     for name in group.list_commands(context):
-        about = " ".join((group.get_command(context, name).help or "").split("\n\n")[0].split())
+        description = " ".join((group.get_command(context, name).help or "").split("\n\n")[0].split())
         if path == "stemma finetune":
             from stemma.tasks.kinds import task_kind
 
-            about = task_kind(name).description
-        yield f"| [`{name}`](#{path.replace(' ', '-')}-{name}) | {_cell(about)} |"
+            description = task_kind(name).description
+        yield f"| [`{name}`](#{path.replace(' ', '-')}-{name}) | {_cell(description)} |"
     yield ""
 
 
@@ -144,7 +145,7 @@ def python_api() -> Iterator[str]:
     import stemma
 
     listed = [name for names in API.values() for name in names]
-    missing = set(stemma.__all__) - set(listed) - {"show"}  # show is recipe by another name
+    missing = set(stemma.__all__) - set(listed) - {"show"}  # another name of `recipe`
     if missing:
         raise KeyError(f"docs/site_pages.py: the page of the Python API has no section for {', '.join(missing)}")
     yield "# Python API\n"
@@ -153,5 +154,6 @@ def python_api() -> Iterator[str]:
     for section, names in API.items():
         yield f"## {section}\n"
         for name in names:
-            home, _, other = stemma._HOMES[name].partition(":")
-            yield f"::: {home}.{other or name}\n    options:\n      heading: stemma.{name}\n      toc_label: {name}\n"
+            module, _, attribute = stemma._HOMES[name].partition(":")
+            yield (f"::: {module}.{attribute or name}\n    options:\n      heading: stemma.{name}\n"
+                   f"      toc_label: {name}\n")

@@ -1,10 +1,11 @@
-"""Every command in the documentation is run, in order, in an empty folder with a text of one's own."""
+"""Runs every command and every Python block of the documentation, in order, in a temporary folder with small data."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -19,86 +20,95 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4"),
            (re.compile(r"--tokens \d{6,}"), "--tokens 3000 training.warmup_steps=0"),
            (re.compile(r"--seeds 3"), "--seeds 2")]
-LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # a fine-tune that says how long it takes
-FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
-ANYTHING = "*"
-LONG = ("stemma quickstart",)  # has tests of its own
+HAS_LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # options that set the length of a fine-tune
+PLUGIN_FILE = re.compile(r"# \S+\.py\n")  # first line of a Python block that is a file for the commands
+ANY_FILE = "*"
+SKIPPED = ("stemma quickstart",)  # tested in tests/lab
 SLOW = ("family/seq2seq", "family/encoders", "family/recurrence", "family/modern", "family/prefix",
-        "family/permuted")  # up to a minute each; what they show has tests of its own
-SLOW_COMMANDS = ("stemma ablate",)  # the lab has tests of its own
+        "family/permuted")  # up to a minute each; other tests cover these features
+SLOW_COMMANDS = ("stemma ablate",)  # tests/lab covers it
 
 
-def name_of(page: Path) -> str:
+def page_name(page: Path) -> str:
     return page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/")
 
 
-def typed(page: Path) -> list[tuple[str, str]]:
-    """The (language, content) of each command and each program that is meant to be typed."""
+def runnable(page: Path) -> list[tuple[str, str]]:
+    """(language, content) of each command line and each Python block."""
     blocks = re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [(language, one) for language, content in blocks if not FILE.match(content)
-            for one in ([content] if language == "python" else content.splitlines())]
+    return [(language, item) for language, content in blocks if not PLUGIN_FILE.match(content)
+            for item in ([content] if language == "python" else content.splitlines())]
 
 
-def parts(page: Path) -> list[list[tuple[str, str]]]:
-    """The commands of a page in groups that need nothing of each other, so that workers can share them out: they go
-    together where one names what the other makes, and a program that writes files goes with all that follow."""
-    groups: list[tuple[set[str], set[str], list[int]]] = []  # what is made, what is named, and by which
-    every = typed(page)
-    for number, (language, content) in enumerate(every):
-        named = set(re.findall(r"[\w.-]+", content))
-        made = set(re.findall(r"(?:--out|--html|--exclude) +([\w.-]+)", content))
-        made |= {ANYTHING} if language == "python" and "write" in content else set()
-        joined = [group for group in groups if group[0] & (named | {ANYTHING}) or made & group[1]]
-        groups = [group for group in groups if group not in joined]
-        groups.append((made.union(*(group[0] for group in joined)), named.union(*(group[1] for group in joined)),
-                       [*(one for group in joined for one in group[2]), number]))
-    return [[every[number] for number in sorted(numbers)] for _, _, numbers in sorted(groups, key=lambda one: one[2])]
+@dataclass
+class CommandGroup:
+    outputs: set[str]  # files and folders that its commands write
+    names: set[str]  # all words of its commands
+    indices: list[int]  # of its commands in the page
 
 
-@pytest.mark.parametrize(("page", "part"), [
-    pytest.param(page, part, id=f"{name_of(page)}-{number}", marks=[pytest.mark.slow] * (
-        name_of(page) in SLOW or any(line.startswith(SLOW_COMMANDS) for _, line in part)))
-    for page in PAGES for number, part in enumerate(parts(page), 1)])
-def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], tmp_path: Path) -> None:
+def independent_groups(page: Path) -> list[list[tuple[str, str]]]:
+    """The commands of a page in independent groups, which test workers can run in parallel. Two commands belong
+    together if one names an output of the other; a Python block that writes files belongs to all later commands."""
+    groups: list[CommandGroup] = []
+    commands = runnable(page)
+    for index, (language, content) in enumerate(commands):
+        names = set(re.findall(r"[\w.-]+", content))
+        outputs = set(re.findall(r"(?:--out|--html|--exclude) +([\w.-]+)", content))
+        outputs |= {ANY_FILE} if language == "python" and "write" in content else set()
+        related = [group for group in groups if group.outputs & (names | {ANY_FILE}) or outputs & group.names]
+        groups = [group for group in groups if group not in related]
+        groups.append(CommandGroup(outputs.union(*(group.outputs for group in related)),
+                                   names.union(*(group.names for group in related)),
+                                   sorted([*(earlier for group in related for earlier in group.indices), index])))
+    return [[commands[index] for index in group.indices] for group in sorted(groups, key=lambda group: group.indices)]
+
+
+@pytest.mark.parametrize(("page", "commands"), [
+    pytest.param(page, commands, id=f"{page_name(page)}-{number}", marks=[pytest.mark.slow] * (
+        page_name(page) in SLOW or any(line.startswith(SLOW_COMMANDS) for _, line in commands)))
+    for page in PAGES for number, commands in enumerate(independent_groups(page), 1)])
+def test_the_commands_of_the_page_succeed(page: Path, commands: list[tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
     (tmp_path / "held-out.txt").write_text(small_text(seed=1))
-    write_pairs(tmp_path)
-    write_beside(tmp_path)
+    write_parallel_text(tmp_path)
+    write_task_data(tmp_path)
     for name, content in re.findall(r"^```(?:toml|python)\n# (\S+\.(?:toml|py))\n(.*?)^```", page.read_text(),
                                     re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(content)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for language, line in part:
+    for language, line in commands:
         if language == "python":
-            done = python(line, folder=tmp_path)
-            assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
+            process = python(line, folder=tmp_path)
+            assert process.code == 0, f"{line}\n{process.out}\n{process.err}"
             continue
         command = line.split("#")[0].strip()
         if command.startswith("make "):
             assert {word for word in command.split()[1:] if "=" not in word} <= set(targets), line
-        elif command.startswith("stemma ") and not command.startswith(LONG):
+        elif command.startswith("stemma ") and not command.startswith(SKIPPED):
             for pattern, replacement in SHORTER:
                 command = pattern.sub(replacement, command)
-            if command.startswith("stemma finetune") and not LENGTH.search(command):
+            if command.startswith("stemma finetune") and not HAS_LENGTH.search(command):
                 command += " --epochs 1"
-            done = stemma(*shlex.split(command)[1:], folder=tmp_path)
-            assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
-        elif command and not command.startswith(LONG):
-            pytest.fail(f"{name_of(page)} shows a command that no test knows how to run: {line}")
+            process = stemma(*shlex.split(command)[1:], folder=tmp_path)
+            assert process.code == 0, f"{command}\n{process.out}\n{process.err}"
+        elif command and not command.startswith(SKIPPED):
+            pytest.fail(f"{page_name(page)} has a command that this test cannot run: {line}")
 
 
-def test_a_page_is_taken_apart_where_nothing_is_shared(tmp_path: Path) -> None:
+def test_commands_that_share_no_file_are_in_separate_groups(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```sh\nstemma a --out run\nstemma b\nstemma c run --out other # say so\n```\n"
                     "```python\nload('other/model')\n```\n```sh\nstemma d --out lab\nstemma e lab\n```\n")
-    together = [[line.split()[1] if kind == "sh" else kind for kind, line in part] for part in parts(page)]
-    assert together == [["a", "c", "python"], ["b"], ["d", "e"]]
+    groups = [[line.split()[1] if language == "sh" else language for language, line in group]
+              for group in independent_groups(page)]
+    assert groups == [["a", "c", "python"], ["b"], ["d", "e"]]
     page.write_text("```sh\nstemma a\n```\n```python\nwrite()\n```\n```sh\nstemma b\nstemma c\n```\n")
-    assert [len(part) for part in parts(page)] == [1, 3]
+    assert [len(group) for group in independent_groups(page)] == [1, 3]
 
 
-def write_pairs(folder: Path) -> None:
-    """A table of pairs, and the same as files that go together line by line; the other language is longer words."""
+def write_parallel_text(folder: Path) -> None:
+    """A table of pairs, and aligned files with the same pairs; the target words are the source words with a suffix."""
     english = [line for line in small_text().splitlines() if line.strip()][:120]
     german = [" ".join(word + "en" for word in line.split()) for line in english]
     (folder / "pairs.tsv").write_text("\n".join(["source\ttarget", *map("\t".join, zip(english, german, strict=True))]))
@@ -107,67 +117,67 @@ def write_pairs(folder: Path) -> None:
         (folder / f"{name}.de").write_text("\n".join(german if name == "train" else german[:5]))
 
 
-def write_beside(folder: Path) -> None:
-    """What some tasks read besides running text: a list of names, dialogues, a search engine's log, and labels."""
+def write_task_data(folder: Path) -> None:
+    """Data besides running text: a list of names, dialogues, queries with titles, and labelled texts."""
     lines = [line for line in small_text().splitlines() if line.strip()]
     (folder / "names.txt").write_text("\n".join(dict.fromkeys(line.split()[0].strip(".,;") for line in lines[:9])))
-    talks = [{"turns": [{"role": ("user", "system")[turn % 2], "text": line} for turn, line in enumerate(three)]}
-             for three in zip(lines[0::3], lines[1::3], lines[2::3], strict=False)]
+    talks = [{"turns": [{"role": ("user", "system")[turn % 2], "text": line} for turn, line in enumerate(turns)]}
+             for turns in zip(lines[0::3], lines[1::3], lines[2::3], strict=False)]
     (folder / "talks.jsonl").write_text("\n".join(map(json.dumps, talks)))
-    rows = [f"{line.split()[0]}\t{line}\t{number % 3}" for number, line in enumerate(lines[:60])]
+    rows = [f"{line.split()[0]}\t{line}\t{index % 3}" for index, line in enumerate(lines[:60])]
     reviews = [f"{line}\t{'late' if line.split()[2] > 'n' else 'early'}" for line in lines[:80]]
-    for name, some in (("reviews", reviews[:60]), ("held-out", reviews[60:])):
-        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *some]))
+    for name, labelled in (("reviews", reviews[:60]), ("held-out", reviews[60:])):
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *labelled]))
     (folder / "clicks.tsv").write_text("\n".join(["query\ttitle\tlabel", *rows]))
 
 
-def shown(page: Path) -> list[list[str]]:
-    """The words of every command of ours that the page shows, in order."""
-    return [shlex.split(line, comments=True)[1:] for language, line in typed(page)
+def stemma_commands(page: Path) -> list[list[str]]:
+    """The arguments of every stemma command of the page, in order."""
+    return [shlex.split(line, comments=True)[1:] for language, line in runnable(page)
             if language == "sh" and line.startswith("stemma ")]
 
 
-def tour() -> list[Path]:
+def introductory_pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md")),
             *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 
 
-def test_the_tour_measures_on_text_that_was_not_trained_on():
-    made = set()
-    for page in tour():
-        read = {}
-        for verb, *words in shown(page):
-            if "--out" in words and ("--corpus" in words or "--train" in words):
-                text = words.index("--corpus" if "--corpus" in words else "--train")
-                read[words[words.index("--out") + 1]] = words[text + 1]
-            if verb == "perplexity":
-                assert read[words[0]] != words[1]
-            if verb == "evaluate":
-                assert read[words[0]] != words[words.index("--data") + 1]
-            if verb == "translate" and "--reference" in words:
-                assert words[1] != read[words[0]]
-        made |= set(read)
-    assert {"run", "writer", "tuned", "translator", "lab"} <= made
+def test_the_introductory_pages_evaluate_on_text_that_was_not_trained_on():
+    runs = set()
+    for page in introductory_pages():
+        training_text = {}  # by output folder
+        for command, *arguments in stemma_commands(page):
+            if "--out" in arguments and ("--corpus" in arguments or "--train" in arguments):
+                text = arguments.index("--corpus" if "--corpus" in arguments else "--train")
+                training_text[arguments[arguments.index("--out") + 1]] = arguments[text + 1]
+            if command == "perplexity":
+                assert training_text[arguments[0]] != arguments[1]
+            if command == "evaluate":
+                assert training_text[arguments[0]] != arguments[arguments.index("--data") + 1]
+            if command == "translate" and "--reference" in arguments:
+                assert arguments[1] != training_text[arguments[0]]
+        runs |= set(training_text)
+    assert {"run", "writer", "tuned", "translator", "lab"} <= runs
 
 
-def test_the_tour_resumes_to_the_byte_only_what_is_counted_in_steps_or_tokens():
+def test_the_introductory_pages_resume_only_runs_with_a_budget_in_steps_or_tokens():
     resumed = 0
-    for page in tour():
-        made: dict[str, list[str]] = {}
-        for verb, *words in shown(page):
-            if verb == "pretrain":
-                made[words[words.index("--out") + 1]] = words
-            elif verb == "resume":
-                assert "--minutes" not in made[words[0]]
+    for page in introductory_pages():
+        pretrain_arguments: dict[str, list[str]] = {}  # by output folder
+        for command, *arguments in stemma_commands(page):
+            if command == "pretrain":
+                pretrain_arguments[arguments[arguments.index("--out") + 1]] = arguments
+            elif command == "resume":
+                assert "--minutes" not in pretrain_arguments[arguments[0]]
                 resumed += 1
-    assert resumed, "no page of the tour shows a resume"
+    assert resumed, "no introductory page has a resume command"
 
 
-def test_the_readme_names_no_verb_that_is_missing():
+def test_the_readme_promises_no_command_that_is_missing():
     introduction = (ROOT / "README.md").read_text().partition("\n## ")[0]
-    there = {name for line in stemma("--help").out.splitlines() if (name := line.split()[0] if line.split() else "")}
-    for verb, promise in (("distill", "compressed"), ("export", "compressed"), ("serve", "served")):
-        assert verb in there or promise not in introduction
+    commands = {line.split()[0] for line in stemma("--help").out.splitlines() if line.split()}
+    for command, promise in (("distill", "compressed"), ("export", "compressed"), ("serve", "served")):
+        assert command in commands or promise not in introduction
 
 
 def site_pages() -> ModuleType:
@@ -178,54 +188,56 @@ def site_pages() -> ModuleType:
     return module
 
 
-def test_the_made_pages_have_every_command_and_every_name():
+def test_the_generated_pages_have_every_command_and_every_api_name():
     import stemma as package
 
-    made = site_pages().made_pages()
-    page = made["reference/cli.md"]
-    for verb in re.findall(r"^  ([a-z]+) ", stemma("--help").out.partition("Commands:")[2], re.MULTILINE):
-        assert f"\n## stemma {verb}\n" in page
+    pages = site_pages().generated_pages()
+    page = pages["reference/cli.md"]
+    for command in re.findall(r"^  ([a-z]+) ", stemma("--help").out.partition("Commands:")[2], re.MULTILINE):
+        assert f"\n## stemma {command}\n" in page
     assert "### stemma tokenizer train\n" in page and "`--vocab-size N`" in page
     for name in package.__all__:
-        assert f"heading: stemma.{name}\n" in made["reference/api.md"] or name == "show"
+        assert f"heading: stemma.{name}\n" in pages["reference/api.md"] or name == "show"
 
 
-def test_the_site_has_every_page_in_its_menu_and_asks_no_other_server():
+def test_the_site_lists_every_page_and_loads_nothing_from_other_servers():
     import yaml
 
     text = (ROOT / "mkdocs.yml").read_text()
-    menu = set(re.findall(r"[\w/-]+\.md", text.partition("\nnav:")[2]))
-    there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert menu == there | set(site_pages().made_pages())
+    navigation = set(re.findall(r"[\w/-]+\.md", text.partition("\nnav:")[2]))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert navigation == pages | set(site_pages().generated_pages())
     settings = yaml.safe_load(text)
     assert settings["theme"]["font"] is False and not set(settings) & {"extra_javascript", "google_analytics"}
     for sheet in settings["extra_css"]:
         assert "url(" not in (ROOT / "docs" / sheet).read_text()
 
 
-def known_words() -> tuple[set[str], set[str]]:
-    """Every option of every command, and every key that some recipe has."""
+def options_and_keys() -> tuple[set[str], set[str]]:
+    """Every option of every command, and every key of every recipe."""
     from stemma.recipe_loading import list_recipes, recipe
     from stemma.schema.finetuning import FinetuningSettings
     from stemma.schema.training import TrainingSettings
 
-    options = set(re.findall(r"`(--[\w-]+)", site_pages().made_pages()["reference/cli.md"]))
-    keys = {part for one in list_recipes() for key in recipe(one.name).origin for part in (key, key.rpartition(".")[0])}
-    keys |= {f"training.{key}" for key in TrainingSettings.model_fields}  # those too that no recipe sets
+    options = set(re.findall(r"`(--[\w-]+)", site_pages().generated_pages()["reference/cli.md"]))
+    keys = {name for info in list_recipes() for key in recipe(info.name).origin
+            for name in (key, key.rpartition(".")[0])}
+    keys |= {f"training.{key}" for key in TrainingSettings.model_fields}  # also keys that no recipe sets
     return options, keys | {f"finetuning.{key}" for key in FinetuningSettings.model_fields}
 
 
-def test_the_pages_for_newcomers_name_what_there_is():
+def test_the_coming_from_pages_name_only_existing_options_and_keys():
     from stemma.schema.aliases import aliases_of
 
-    options, keys = known_words()
+    options, keys = options_and_keys()
     rows = [row.split("|")[1:3] for page in (ROOT / "docs" / "coming-from").glob("*.md")
             for row in page.read_text().splitlines() if row.startswith("| `")]
     assert len(rows) > 120
     for theirs, ours in rows:
-        named = re.findall(r"(?:--|(?:corpus|finetuning|network|objective|tokenizer|training)\.)[\w.-]+", ours)
-        for word in named:
-            assert word in (options if word.startswith("--") else keys), ours
-        for word in re.findall(r"`(?:--)?(\w[\w-]*)`", theirs):
-            known = {here.name for here in aliases_of(word)} - {""}
-            assert not known or not named or known & {*named, ours.strip(" `")}, f"{theirs} -> {ours}, not {known}"
+        names = re.findall(r"(?:--|(?:corpus|finetuning|network|objective|tokenizer|training)\.)[\w.-]+", ours)
+        for name in names:
+            assert name in (options if name.startswith("--") else keys), ours
+        for flag in re.findall(r"`(?:--)?(\w[\w-]*)`", theirs):
+            aliases = {alias.name for alias in aliases_of(flag)} - {""}
+            assert not aliases or not names or aliases & {*names, ours.strip(" `")}, \
+                f"{theirs} -> {ours}, not {aliases}"

@@ -1,5 +1,5 @@
-"""The content of the figures: training examples as `stemma inspect` prints them, and attention masks of networks of the
-recipes, taken from their attention scores.
+"""Content of the figures: training examples as `stemma inspect` prints them, and attention masks computed from the
+attention scores of networks with random weights.
 
 The text is text.txt in this folder, and every word is one token, so that the figures are readable.
 """
@@ -22,7 +22,7 @@ WORDS = ("tokenizer.kind=word", "tokenizer.vocab_size=300")
 
 
 @contextmanager
-def own_cache() -> Iterator[None]:
+def temporary_cache() -> Iterator[None]:
     """A temporary cache: the corpora of the figures are always built anew."""
     before = os.environ.get("STEMMA_CACHE")
     with tempfile.TemporaryDirectory() as folder:
@@ -36,38 +36,38 @@ def own_cache() -> Iterator[None]:
 
 
 def inspect(recipe: str, *changes: str, step: int = 0, examples: int = 1, seed: int = 0,
-            corpus: Sequence[str | Path] = (HERE / "text.txt",), words: bool = True) -> dict[str, Any]:
-    """What `stemma inspect RECIPE --json` prints."""
+            corpus: Sequence[str | Path] = (HERE / "text.txt",), word_tokens: bool = True) -> dict[str, Any]:
+    """The output of `stemma inspect RECIPE --json`. `word_tokens`: every word is one token."""
     from stemma.cli import main
 
-    arguments = ["inspect", recipe, *(WORDS if words else ()), *changes, "--step", str(step), "--examples",
+    arguments = ["inspect", recipe, *(WORDS if word_tokens else ()), *changes, "--step", str(step), "--examples",
                  str(examples), "--seed", str(seed), "--json"]
     for option, path in zip(("--corpus", "--target"), corpus, strict=False):
         arguments += [option, str(path)]
-    printed, notes = io.StringIO(), io.StringIO()
-    with redirect_stdout(printed), redirect_stderr(notes):
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
         code = main(arguments)
     if code:
-        raise SystemExit(f"stemma {' '.join(arguments)}\n{notes.getvalue()}")
-    found: dict[str, Any] = json.loads(printed.getvalue())
-    return found
+        raise SystemExit(f"stemma {' '.join(arguments)}\n{stderr.getvalue()}")
+    output: dict[str, Any] = json.loads(stdout.getvalue())
+    return output
 
 
-def attention(recipe: str, *changes: str, length: int, decoder_length: int | None = None) -> dict[str, list[Any]]:
-    """By part and layer, which positions attend to which: 1 where a network with random weights gives any
-    probability."""
+def attention_masks_of(recipe: str, *changes: str, length: int,
+                       decoder_length: int | None = None) -> dict[str, list[Any]]:
+    """Attention masks by part and layer: 1 if a network with random weights gives the key any probability."""
     import torch
 
     import stemma
 
     model = stemma.build(recipe, vocab_size=300, changes=list(changes))
     options = {} if decoder_length is None else {"decoder_input_ids": torch.arange(decoder_length)[None]}
-    found = model.attentions(torch.arange(length)[None], **options)
-    return {part: [(layer[0, 0] > 0).int().tolist() for layer in layers] for part, layers in found.items()}
+    attentions = model.attentions(torch.arange(length)[None], **options)
+    return {part: [(layer[0, 0] > 0).int().tolist() for layer in layers] for part, layers in attentions.items()}
 
 
-def visible(segments: int, length: int) -> list[list[list[int]]]:
-    """By segment, what Transformer-XL attends to in training: (queries, memory and own positions)."""
+def memory_attention_masks(num_segments: int, length: int) -> list[list[list[int]]]:
+    """Attention masks of Transformer-XL in training, by segment: (queries, memory and text positions)."""
     import torch
 
     import stemma
@@ -76,18 +76,18 @@ def visible(segments: int, length: int) -> list[list[list[int]]]:
 
     changes = [f"network.memory.length={length}", f"corpus.sequence_length={length}"]
     network = stemma.build("transformer-xl@tiny", vocab_size=300, changes=changes).network.train()
-    state, found = None, []
-    for _ in range(segments):
+    state, masks = None, []
+    for _ in range(num_segments):
         stream = Stream(torch.arange(length)[None], Causal())
-        hidden = network({"encoder": stream}, state=state, keep_attention_scores=True)
-        scores = hidden.attention_scores["encoder"][0][0, 0]
-        found.append((scores > torch.finfo(scores.dtype).min / 2).int().tolist())
-        state = hidden.state
-    return found
+        output = network({"encoder": stream}, state=state, keep_attention_scores=True)
+        scores = output.attention_scores["encoder"][0][0, 0]
+        masks.append((scores > torch.finfo(scores.dtype).min / 2).int().tolist())
+        state = output.state
+    return masks
 
 
-def depth_of(length: int) -> list[int]:
-    """How many steps a Universal Transformer with random weights takes at each position, of six at most."""
+def act_steps(length: int) -> list[int]:
+    """Number of steps, at most six, that a Universal Transformer with random weights takes at each position."""
     import torch
 
     import stemma
@@ -98,6 +98,6 @@ def depth_of(length: int) -> list[int]:
     changes = ["network.layers=6", "network.depth.halting.bias=-2.0"]
     network = stemma.build("universal-transformer@tiny", vocab_size=300, changes=changes).network
     with torch.no_grad():
-        network.encoder.halting.unit.weight.normal_(0, 0.2)  # or all positions would halt alike before any training
-        hidden = network({"encoder": Stream(torch.arange(length)[None], Causal())})
-    return [round(taken) for taken in hidden.metrics["steps"][0].tolist()]
+        network.encoder.halting.unit.weight.normal_(0, 0.2)  # otherwise all positions halt at the same step
+        output = network({"encoder": Stream(torch.arange(length)[None], Causal())})
+    return [round(steps) for steps in output.metrics["steps"][0].tolist()]

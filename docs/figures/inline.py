@@ -1,5 +1,5 @@
-"""A hook of MkDocs: drawings stand in the page itself, so that they take the colours of its palette. In the Markdown
-they are ordinary images, which other readers of the file show as well."""
+"""MkDocs hook: replaces images of figures by inline SVG, so that they have the colours of the page. In the Markdown
+files they are ordinary images, which other viewers show as well."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SMALLEST = 0.74  # of its own size: on narrower screens a drawing is moved sideways instead, so that it can be read
+MIN_SCALE = 0.74  # on narrower screens a drawing scrolls instead of shrinking further, so that it stays readable
 IMAGE = re.compile(r'<img alt="([^"]*)" src="[^"]*figures/([\w-]+)\.svg"\s*/?>')
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    return IMAGE.sub(lambda found: drawn(found[1], found[2]), html)
+    return IMAGE.sub(lambda match: inline_svg(match[1], match[2]), html)
 
 
-def drawn(alternative: str, name: str) -> str:
-    """The drawing as a part of the page; what the image says to those who do not see it becomes its label."""
+def inline_svg(alt_text: str, name: str) -> str:
+    """The SVG of a figure in a frame; the alternative text of the image becomes its label."""
     svg = (HERE / f"{name}.svg").read_text(encoding="utf-8")
     svg = re.sub(r"<title>.*?</title>\n", "", svg)
     width = re.search(r' width="(\d+)"', svg)
     assert width is not None
-    least = f'style="min-width:{int(width[1]) * SMALLEST:.0f}px" aria-label="{escape(unescape(alternative))}" role='
-    return f'<span class="figure-frame" tabindex="0">{svg.replace("role=", least, 1)}</span>'
+    attributes = f'style="min-width:{int(width[1]) * MIN_SCALE:.0f}px" aria-label="{escape(unescape(alt_text))}" role='
+    return f'<span class="figure-frame" tabindex="0">{svg.replace("role=", attributes, 1)}</span>'
