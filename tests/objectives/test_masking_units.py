@@ -172,7 +172,6 @@ def test_published_spans_are_3_8_words_long():
 
 
 def test_merging_units_matches_a_sequential_algorithm():
-
     rng = np.random.default_rng(3)
     units = np.full((30, 40), -1)
     next_unit = 0

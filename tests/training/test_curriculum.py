@@ -81,7 +81,6 @@ def test_rows_prefetched_for_a_finished_stage_are_put_back(make, changes):
 
 
 def test_a_paused_objective_skips_no_rows(make):
-
     pausing = [*TWO_STAGES, "objective.words.starts=0.3", "objective.words.stops=0.6", "objective.masked_lm.stops=1.0"]
     loader, alone = make(*pausing), make(*TWO_STAGES[:2])
     cursors = []
