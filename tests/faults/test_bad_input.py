@@ -117,7 +117,6 @@ def test_a_corpus_too_small_for_one_row_is_refused(workspace, capsys):
 
 
 def test_all_missing_special_tokens_of_a_tokenizer_are_named(workspace, capsys):
-
     train_tokenizer([Path("good.txt").read_text()], "word", 200, lowercase=True, roles=set()).save("plain")
     assert main(["corpus", "build", "good.txt", "--tokenizer", "plain", "--out", "bare"]) == 0
     message = refusal(capsys, *PRETRAIN, "--corpus", "bare")

@@ -110,7 +110,6 @@ def test_an_early_interruption_leaves_a_resumable_folder_or_none(workspace, monk
 
 
 def test_an_interrupted_comparison_resumes_and_can_be_repeated(workspace):
-
     stopped = start(*COMPARE).kill_when(Path("out/lab.json").is_file, signal.SIGINT)
     assert stopped.code == 130 and "`stemma resume out` goes on" in stopped.err, stopped.err
     assert not Path("out/results.json").exists()

@@ -40,7 +40,6 @@ def test_a_killed_pipeline_resumes_to_the_same_bytes(tmp_path):
     def checkpoint_in(folder: str, step: int):
         return lambda: has_checkpoint(run / folder, step)
 
-
     conditions = [lambda: (run / "pipeline.toml").is_file(), checkpoint_in("stages/general", 4),
                   checkpoint_in("stages/domain", 4),
                   lambda: any((run / "stages/domain").glob(".blended*")) or (run / "stages/domain/model").is_dir(),

@@ -173,7 +173,8 @@ def decode_incrementally(network: Network, source: torch.Tensor, target: torch.T
 
 @torch.no_grad()
 @KIND
-@pytest.mark.parametrize("cuts", [list(range(1, TARGET)), [3, 4], [], [1, 7]], ids=["tokens", "chunks", "at once", "ends"])
+@pytest.mark.parametrize("cuts", [list(range(1, TARGET)), [3, 4], [], [1, 7]],
+                         ids=["tokens", "chunks", "at once", "ends"])
 def test_incremental_decoding_equals_one_pass(name, cuts):
     network = build(name)
     source, target = texts()

@@ -21,10 +21,10 @@ def test_the_dropped_fraction_is_p_and_the_mean_is_preserved(rate, count):
 def test_neighbouring_elements_are_dropped_independently(rate):
     """Several elements share one random integer."""
     torch.manual_seed(1)
-    kept = (dropout_mask(torch.Size([400_000]), rate, torch.float32) > 0).float()
-    kept -= kept.mean()
+    is_kept = (dropout_mask(torch.Size([400_000]), rate, torch.float32) > 0).float()
+    is_kept -= is_kept.mean()
     for distance in range(1, 10):
-        covariance = (kept[distance:] * kept[:-distance]).mean().item()
+        covariance = (is_kept[distance:] * is_kept[:-distance]).mean().item()
         assert abs(covariance) < 5 * rate * (1 - rate) / 400_000**0.5
 
 

@@ -1,4 +1,4 @@
-"""Inputs besides token ids: vectors of a corpus field through a network, alone or with tokens, summed or fused."""
+"""Inputs other than token ids: vectors of a corpus field, alone or with tokens, summed or fused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ VECTORS = torch.randn(3, 7, SIZE, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module")
-def hinted(tmp_path_factory, corpus_folder) -> Path:
-    """A corpus whose tokens each carry a code of the token after them."""
+def corpus_with_hints(tmp_path_factory, corpus_folder) -> Path:
+    """A corpus with a field that encodes the next token at every token."""
     folder = tmp_path_factory.mktemp("hinted") / "corpus"
     shutil.copytree(corpus_folder, folder)
     corpus = Corpus.open(folder)
@@ -54,75 +54,75 @@ def hinted(tmp_path_factory, corpus_folder) -> Path:
 def test_vectors_alone_and_with_tokens_go_through_a_network():
     network = stemma.build("bert@tiny", 40, SMALL).network.eval()
     embedding = network.embedding
-    real = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
-    entering = {"vectors": (Stream(inputs={"hint": VECTORS}, attention_mask=PaddingRule(real)),
-                            embedding.inputs["hint"](VECTORS)),
-                "both": (Stream(IDS, PaddingRule(real), inputs={"hint": VECTORS}),
-                         embedding.tokens(IDS) + embedding.inputs["hint"](VECTORS)),
-                "tokens": (Stream(IDS, PaddingRule(real)), embedding.tokens(IDS))}
-    for stream, read in entering.values():
+    token_mask = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
+    cases = {"vectors": (Stream(inputs={"hint": VECTORS}, attention_mask=PaddingRule(token_mask)),
+                         embedding.inputs["hint"](VECTORS)),
+             "both": (Stream(IDS, PaddingRule(token_mask), inputs={"hint": VECTORS}),
+                      embedding.tokens(IDS) + embedding.inputs["hint"](VECTORS)),
+             "tokens": (Stream(IDS, PaddingRule(token_mask)), embedding.tokens(IDS))}
+    for stream, embedded in cases.values():
         assert (stream.batch, stream.length, stream.device.type) == (3, 7, "cpu")
         positions = embedding.position(IDS, None)
-        assert_close(embedding(stream), embedding.norm(read + embedding.segments.weight[0] + positions))
-        whole, part = network({"encoder": stream})["encoder"], network({"encoder": stream.rows(slice(1, 3))})["encoder"]
-        assert_close(part[0, :4], whole[1, :4])  # slices take their rows of every input along
-    alone, both = (network({"encoder": entering[name][0]})["encoder"] for name in ("vectors", "both"))
+        assert_close(embedding(stream), embedding.norm(embedded + embedding.segments.weight[0] + positions))
+        full, part = network({"encoder": stream})["encoder"], network({"encoder": stream.rows(slice(1, 3))})["encoder"]
+        assert_close(part[0, :4], full[1, :4])  # rows() slices every input
+    alone, both = (network({"encoder": cases[name][0]})["encoder"] for name in ("vectors", "both"))
     assert not torch.allclose(alone[0], both[0])
     with pytest.raises(AssertionError, match="no input for another"):
         network({"encoder": Stream(IDS, inputs={"another": VECTORS})})
 
 
-def test_recipes_without_inputs_do_not_name_them():
-    """What they resolve to is as before, so that stored recipes and the numbers of lab cells stay."""
+def test_recipes_without_inputs_have_no_inputs_key():
+    """So stored recipes and the digests of lab cells stay valid."""
     for name in recipe_loading.recipe_names():
         network = recipe_loading.recipe(name).values["network"]
         assert "inputs" not in network and "fusion" not in network["embedding"]
         assert "depth" not in network.get("decoder", {})
-    made = recipe_loading.recipe("bert@tiny", SMALL).values["network"]["inputs"]
-    assert made == {"hint": {"kind": "vectors", "size": SIZE}}
+    inputs = recipe_loading.recipe("bert@tiny", SMALL).values["network"]["inputs"]
+    assert inputs == {"hint": {"kind": "vectors", "size": SIZE}}
 
 
-def test_a_batch_has_the_field_of_an_input_and_zeros_at_replaced_tokens(hinted):
-    corpus, recipe = Corpus.open(hinted), recipe_loading.recipe("bert@tiny", SMALL)
+def test_a_batch_has_the_field_of_an_input_and_zeros_at_replaced_tokens(corpus_with_hints):
+    corpus, recipe = Corpus.open(corpus_with_hints), recipe_loading.recipe("bert@tiny", SMALL)
     layout = RowTemplate.from_tokenizer(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
     draft = Draft(CorpusSubset.all_documents(corpus), RowSpans.from_tuples(2,
         [(0, 3, 8, 0, False), (1, 20, 5, 0, False)]), layout)
     ids = draft.input_ids.copy()
-    ids[0, 2] = ids[0, 2] + 1  # another token stands here now
+    ids[0, 2] = ids[0, 2] + 1  # replaced by another token
     draft.input_ids = ids
-    given = collate(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs["hint"]
+    inputs = collate(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs["hint"]
     expected = torch.from_numpy(np.ascontiguousarray(corpus.field("hint").at(np.arange(3, 11))))
     expected[1] = 0
-    assert given.dtype == torch.float32 and torch.equal(given[0, 1:9], expected)
-    assert not given[0, 0].any() and not given[0, 9:].any() and given[1, 1:6].any() and not given[1, 6:].any()
+    assert inputs.dtype == torch.float32 and torch.equal(inputs[0, 1:9], expected)
+    assert not inputs[0, 0].any() and not inputs[0, 9:].any() and inputs[1, 1:6].any() and not inputs[1, 6:].any()
 
 
-def test_a_network_learns_from_a_field_of_the_corpus(tmp_path, hinted):
-    """The hint tells the next token: a run that reads it soon guesses better than any that does not. Killed with -9, it
-    ends in the same bytes; what it has learned is also used without hints."""
-    command = ["pretrain", "gpt2@tiny", "--corpus", hinted, "--steps", "60", "--json", *SMALL[:4], "network.dropout=0",
-               "network.attention.dropout=0", "corpus.sequence_length=24", "training.batch_size=8",
+def test_a_network_learns_from_a_field_of_the_corpus(tmp_path, corpus_with_hints):
+    """The hint encodes the next token, so a run with hints soon has a lower loss than one without. Killed, it resumes
+    to the same bytes, and the model also generates without hints."""
+    command = ["pretrain", "gpt2@tiny", "--corpus", corpus_with_hints, "--steps", "60", "--json", *SMALL[:4],
+               "network.dropout=0", "network.attention.dropout=0", "corpus.sequence_length=24", "training.batch_size=8",
                "training.log_every=1", "training.checkpoint_every=20", "training.learning_rate=0.01",
                "training.warmup_steps=5"]
     losses = {}
-    for name, more in (("plain", []), ("told", SMALL[4:])):
+    for name, more in (("plain", []), ("hinted", SMALL[4:])):
         done = run(*command, *more, "--out", name, folder=tmp_path)
         assert done.code == 0, done.err
         lines = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
         losses[name] = np.mean([line["loss"] for line in lines if "loss" in line][-10:])
-    assert losses["told"] < losses["plain"] - 0.5, losses
+    assert losses["hinted"] < losses["plain"] - 0.5, losses
     running = start(*command, *SMALL[4:], "--out", "killed", folder=tmp_path)
     running.kill_when(lambda: has_checkpoint(tmp_path / "killed", 20))
     assert run("resume", "killed", folder=tmp_path).code == 0
-    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("told", "killed"))
+    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("hinted", "killed"))
     assert first == second
-    written = run("generate", "told", "the old", "--tokens", "4", "--json", folder=tmp_path)
-    assert written.code == 0, written.err
-    assert json.loads((tmp_path / "told" / "model" / "config.json").read_text())["model_type"] == "stemma"
+    generated = run("generate", "hinted", "the old", "--tokens", "4", "--json", folder=tmp_path)
+    assert generated.code == 0, generated.err
+    assert json.loads((tmp_path / "hinted" / "model" / "config.json").read_text())["model_type"] == "stemma"
 
 
 @torch.no_grad()
-def test_a_plugin_fusion(monkeypatch, tmp_path):
+def test_a_plug_in_fusion_combines_tokens_and_inputs(monkeypatch, tmp_path):
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
@@ -130,12 +130,12 @@ def test_a_plugin_fusion(monkeypatch, tmp_path):
     (tmp_path / "my_fusion.py").write_text(JOINED)
     use_plugin(tmp_path / "my_fusion.py")
     embedding = stemma.build("bert@tiny", 40, [*SMALL, "network.embedding.fusion=joined"]).network.eval().embedding
-    given = {"both": Stream(IDS, inputs={"hint": VECTORS}), "tokens": Stream(IDS)}
+    streams = {"both": Stream(IDS, inputs={"hint": VECTORS}), "tokens": Stream(IDS)}
     hints = {"both": embedding.inputs["hint"](VECTORS), "tokens": torch.zeros(3, 7, WIDTH)}
-    for name, stream in given.items():
+    for name, stream in streams.items():
         fused = embedding.fusion.map(torch.cat([embedding.tokens(IDS), hints[name]], -1))
-        around = embedding.segments.weight[0] + embedding.position(IDS, None)
-        assert_close(embedding(stream), embedding.norm(fused + around))
+        other_embeddings = embedding.segments.weight[0] + embedding.position(IDS, None)
+        assert_close(embedding(stream), embedding.norm(fused + other_embeddings))
 
 
 @pytest.mark.parametrize(("name", "changes", "key", "expected"), [
@@ -153,15 +153,15 @@ def test_a_plugin_fusion(monkeypatch, tmp_path):
     ("bert", ["network.inputs.tokens.kind=vectors", "network.inputs.tokens.size=3"], "network.inputs.tokens",
      "an input is named by letters"),
 ])
-def test_inputs_that_cannot_be_are_refused(name, changes, key, expected):
+def test_invalid_input_settings_are_refused(name, changes, key, expected):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
     problems = refused.value.problems
-    assert any(place.startswith(key) and expected in message for place, message in problems), problems
+    assert any(path.startswith(key) and expected in message for path, message in problems), problems
 
 
-def test_a_corpus_without_the_field_is_rejected_before_training(hinted, tmp_path):
-    command = ["pretrain", "bert@tiny", "--corpus", hinted, "--out", "run", "--steps", "2",
+def test_a_corpus_without_the_field_is_rejected_before_training(corpus_with_hints, tmp_path):
+    command = ["pretrain", "bert@tiny", "--corpus", corpus_with_hints, "--out", "run", "--steps", "2",
                "network.inputs.hint.kind=vectors", "network.inputs.hint.size=4",
                "network.inputs.topic.kind=vectors", "network.inputs.topic.size=2"]
     refused = run(*command, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""The Universal Transformer agrees with its literal transcription: steps, halting, transitions, text bit by bit."""
+"""The Universal Transformer matches a literal transcription: steps, halting, transitions and incremental decoding."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def small(halting: bool, transition: str = "feedforward", place: str = "post", s
     model = stemma.build(base, VOCABULARY)
     perturb(model.network, seed)
     if halting:
-        spread(model)
+        vary_halting_steps(model)
     return model
 
 
 @torch.no_grad()
-def spread(model: stemma.Model) -> None:
-    """Make some places halt at once and others later: by how far the first step tells them apart."""
-    unit, asked = model.network.encoder.halting.unit, []
-    unit.bias.fill_(-20.0)  # so that at first nobody halts
-    hook = unit.register_forward_hook(lambda _, __, output: asked.append(output + 20.0))
-    read(model, ids_of(4, 9, seed=1), Causal())
+def vary_halting_steps(model: stemma.Model) -> None:
+    """Scale the halting unit so that some positions halt at once and others later."""
+    unit, halting_logits = model.network.encoder.halting.unit, []
+    unit.bias.fill_(-20.0)  # at first no position halts
+    hook = unit.register_forward_hook(lambda _, __, output: halting_logits.append(output + 20.0))
+    run_encoder(model, ids_of(4, 9, seed=1), Causal())
     hook.remove()
-    scale = 4.0 / asked[0].std()
+    scale = 4.0 / halting_logits[0].std()
     unit.weight.mul_(scale)
-    unit.bias.copy_(-asked[0].median() * scale)
+    unit.bias.copy_(-halting_logits[0].median() * scale)
 
 
 def transcribed(model: stemma.Model) -> literal.Weights:
@@ -54,7 +54,7 @@ def transcribed(model: stemma.Model) -> literal.Weights:
 
 
 def weights_of(state: dict[str, torch.Tensor], part: str) -> literal.Weights:
-    """A side's weights by the names of the transcription."""
+    """The weights of the encoder or decoder by the names of the transcription."""
     weights: literal.Weights = {}
     for kind in ("weight", "bias"):
         end = "" if kind == "weight" else "_bias"
@@ -75,9 +75,9 @@ def weights_of(state: dict[str, torch.Tensor], part: str) -> literal.Weights:
             weights[f"final_norm{end}"] = state[f"{part}.final_norm.{kind}"]
         if f"{part}.halting.unit.{kind}" in state:
             weights[f"halt{end}"] = state[f"{part}.halting.unit.{kind}"][0]
-    for number, ours in ((1, "input"), (2, "output")):
+    for index, ours in ((1, "input"), (2, "output")):
         name = f"{part}.blocks.0.feedforward.{ours}.depth.weight"
-        weights |= {f"depth{number}": state[name][:, 0]} if name in state else {}
+        weights |= {f"depth{index}": state[name][:, 0]} if name in state else {}
     return weights
 
 
@@ -86,7 +86,7 @@ def ids_of(rows: int, length: int, seed: int = 0) -> torch.Tensor:
 
 
 @torch.no_grad()
-def read(model: stemma.Model, *arguments, **settings) -> NetworkOutput:
+def run_encoder(model: stemma.Model, *arguments, **settings) -> NetworkOutput:
     return model.network({"encoder": Stream(*arguments, **settings)})
 
 
@@ -95,36 +95,36 @@ def read(model: stemma.Model, *arguments, **settings) -> NetworkOutput:
 @TRANSITION
 @CAUSAL
 @PLACE
-def test_it_agrees_with_the_transcription(halting, transition, causal, place):
+def test_outputs_steps_and_cost_match_the_transcription(halting, transition, causal, place):
     model = small(halting, transition, place)
     weights, ids = transcribed(model), ids_of(2, 7)
-    made = read(model, ids, Causal() if causal else Bidirectional())
-    counted, costs = [], []
+    output = run_encoder(model, ids, Causal() if causal else Bidirectional())
+    num_steps, costs = [], []
     for row in range(2):
         x = model.network.embedding.tokens.weight[ids[row]].double() * math.sqrt(WIDTH)
         options = {"sees": lambda i, j: j <= i or not causal, "causal": causal, "pre": place == "pre"}
         if halting:
             expected, updates, remainders = literal.adaptive(x, weights, HEADS, STEPS, THRESHOLD, **options)
-            assert made.metrics["steps"][row].tolist() == updates
-            counted += updates
-            costs += [update + float(rest) for update, rest in zip(updates, remainders, strict=True)]
+            assert output.metrics["steps"][row].tolist() == updates
+            num_steps += updates
+            costs += [update + float(remainder) for update, remainder in zip(updates, remainders, strict=True)]
         else:
             expected = literal.fixed(x, weights, HEADS, STEPS, **options)
         assert expected.std() > 0.1
-        torch.testing.assert_close(made["encoder"][row].double(), expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(output["encoder"][row].double(), expected, atol=1e-4, rtol=0)
     if halting:
-        assert min(counted) < max(counted), "the places halt alike, which proves little"
-        assert float(made.auxiliary_losses["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
+        assert min(num_steps) < max(num_steps), "all positions halt at the same step, so the test shows little"
+        assert float(output.auxiliary_losses["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
 
 
 def test_the_gradient_of_the_ponder_cost_is_that_of_the_remainder():
-    """Of the ponder cost only what was left at the last step has a gradient: it is what the cost changes by where the
-    halting unit is turned up a little, and every place still takes as many steps."""
+    """Only the remainder has a gradient. It equals the finite difference of the cost for a small change of the halting
+    bias that changes no number of steps."""
     torch.manual_seed(0)
     model = small(halting=True)
     unit, stream = model.network.encoder.halting.unit, Stream(ids_of(2, 7), Causal())
-    made = model.network({"encoder": stream})
-    made.auxiliary_losses["ponder"].backward()
+    output = model.network({"encoder": stream})
+    output.auxiliary_losses["ponder"].backward()
     gradient = float(unit.bias.grad)
     costs, step = [], 3e-3
     for change in (step, -step):
@@ -132,7 +132,7 @@ def test_the_gradient_of_the_ponder_cost_is_that_of_the_remainder():
             unit.bias += change
             moved = model.network({"encoder": stream})
             unit.bias -= change
-        assert torch.equal(moved.metrics["steps"], made.metrics["steps"]), "a place halts at another step"
+        assert torch.equal(moved.metrics["steps"], output.metrics["steps"]), "a position halts at another step"
         costs.append(float(moved.auxiliary_losses["ponder"]))
     assert abs(gradient) > 1e-4 and gradient == pytest.approx((costs[0] - costs[1]) / (2 * step), rel=0.02)
 
@@ -141,78 +141,80 @@ def test_the_gradient_of_the_ponder_cost_is_that_of_the_remainder():
 @TRANSITION
 @CAUSAL
 def test_padding_does_not_change_the_output(halting, transition, causal):
-    """A row reads alike alone, filled up on the right, and filled up on the left with its places stated."""
-    model, sees = small(halting, transition), Causal() if causal else Bidirectional()
+    """A row has the same output alone, with right padding, and with left padding and explicit position ids."""
+    model, attention_mask = small(halting, transition), Causal() if causal else Bidirectional()
     ids, lengths, full = ids_of(3, 8), (8, 5, 3), 8
-    alone = [read(model, ids[row:row + 1, :length], sees) for row, length in enumerate(lengths)]
-    place = torch.arange(full)
-    right = torch.stack([place < length for length in lengths])
+    alone = [run_encoder(model, ids[row:row + 1, :length], attention_mask) for row, length in enumerate(lengths)]
+    position = torch.arange(full)
+    right = torch.stack([position < length for length in lengths])
     left = right.flip(1)
     moved = torch.stack([ids[row].roll(full - length) for row, length in enumerate(lengths)])
     positions = (left.long().cumsum(1) - 1).clamp(min=0)
-    for real, filled in ((right, read(model, ids, sees & PaddingRule(right))),
-                         (left, read(model, moved, sees & PaddingRule(left), position_ids=positions))):
+    right_padded = run_encoder(model, ids, attention_mask & PaddingRule(right))
+    left_padded = run_encoder(model, moved, attention_mask & PaddingRule(left), position_ids=positions)
+    for token_mask, padded in ((right, right_padded), (left, left_padded)):
         for row, expected in enumerate(alone):
-            torch.testing.assert_close(filled["encoder"][row, real[row]], expected["encoder"][0], atol=1e-5, rtol=0)
+            result = padded["encoder"][row, token_mask[row]]
+            torch.testing.assert_close(result, expected["encoder"][0], atol=1e-5, rtol=0)
             if halting:
-                assert filled.metrics["steps"][row, real[row]].tolist() == expected.metrics["steps"][0].tolist()
-        if halting:  # the mean is over tokens, and filling is none
-            total = sum(float(one.auxiliary_losses["ponder"]) * length for one,
-                        length in zip(alone, lengths, strict=True))
-            assert float(filled.auxiliary_losses["ponder"]) == pytest.approx(total / sum(lengths), abs=1e-6)
+                assert padded.metrics["steps"][row, token_mask[row]].tolist() == expected.metrics["steps"][0].tolist()
+        if halting:  # the mean is over tokens without padding
+            total = sum(float(output.auxiliary_losses["ponder"]) * length
+                        for output, length in zip(alone, lengths, strict=True))
+            assert float(padded.auxiliary_losses["ponder"]) == pytest.approx(total / sum(lengths), abs=1e-6)
 
 
 @torch.no_grad()
 @HALTING
 @TRANSITION
 @PLACE
-def test_token_by_token_is_the_same_as_at_once(halting, transition, place):
+def test_incremental_decoding_equals_one_pass(halting, transition, place):
     model, ids = small(halting, transition, place), ids_of(2, 9)
-    whole = read(model, ids, Causal())
+    at_once = run_encoder(model, ids, Causal())
     cache = model.network.new_cache()
     for start, stop in ((0, 4), (4, 5), (5, 8), (8, 9)):
-        made = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)
-        torch.testing.assert_close(made["encoder"], whole["encoder"][:, start:stop], atol=1e-5, rtol=0)
+        output = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)
+        torch.testing.assert_close(output["encoder"], at_once["encoder"][:, start:stop], atol=1e-5, rtol=0)
         if halting:
-            assert torch.equal(made.metrics["steps"], whole.metrics["steps"][:, start:stop])
+            assert torch.equal(output.metrics["steps"], at_once.metrics["steps"][:, start:stop])
     assert cache.length == 9
 
 
 def test_stopping_when_all_positions_halt_does_not_change_the_output():
-    """The loop ends when everyone has halted; that no later step would have counted is what the transcription says."""
-    model, taken = small(halting=True), []
-    model.network.encoder.blocks[0].attention.register_forward_hook(lambda *_: taken.append(1))
+    """The loop ends when all positions have halted. The transcription test shows that later steps have no effect."""
+    model, calls = small(halting=True), []
+    model.network.encoder.blocks[0].attention.register_forward_hook(lambda *_: calls.append(1))
     with torch.no_grad():
         model.network.encoder.halting.unit.bias.fill_(20.0)
-    made = read(model, ids_of(2, 6), Bidirectional())
-    assert len(taken) == 1 and made.metrics["steps"].unique().tolist() == [1]
+    output = run_encoder(model, ids_of(2, 6), Bidirectional())
+    assert len(calls) == 1 and output.metrics["steps"].unique().tolist() == [1]
 
 
 @HALTING
 @TRANSITION
-def test_a_saved_model_loads_in_our_own_layout(tmp_path, halting, transition):
+def test_a_saved_model_loads_in_stemmas_own_format(tmp_path, halting, transition):
     model, ids = small(halting, transition), ids_of(2, 7)
     stemma.save(model, tmp_path / "m")
     config = json.loads((tmp_path / "m/config.json").read_text())
     assert (config["model_type"], config["heads"]) == ("stemma", ["vocabulary"])
-    again = stemma.load(tmp_path / "m")
-    assert again.recipe == model.recipe and again.load_warnings == []
-    assert_close(again.logits(ids), model.logits(ids))
-    stemma.save(again, tmp_path / "again")
+    loaded = stemma.load(tmp_path / "m")
+    assert loaded.recipe == model.recipe and loaded.load_warnings == []
+    assert_close(loaded.logits(ids), model.logits(ids))
+    stemma.save(loaded, tmp_path / "again")
     for name in ("model.safetensors", "config.json", "recipe.toml"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
 
 
 @torch.no_grad()
-def test_what_is_left_at_the_limit_can_go_to_the_last_state():
-    """Places that would never halt by themselves then read as at a fixed depth; otherwise their weight is lost."""
-    deep = small(halting=False)
-    read_on = read(deep, ids_of(2, 7), Causal())["encoder"]
+def test_the_remainder_at_the_step_limit_can_go_to_the_last_state():
+    """Then positions that never halt have the output of a fixed depth; otherwise their remaining weight is lost."""
+    fixed_depth = small(halting=False)
+    expected = run_encoder(fixed_depth, ids_of(2, 7), Causal())["encoder"]
     for limit, same in (("full", True), ("open", False)):
         halting = {"network.depth.halting": {"bias": -30.0, "limit": limit}}
-        model = stemma.build(deep.recipe.with_changes(halting, "test"), VOCABULARY)
+        model = stemma.build(fixed_depth.recipe.with_changes(halting, "test"), VOCABULARY)
         assert float(model.network.encoder.halting.unit.bias) == -30.0
-        model.network.load_state_dict(deep.network.state_dict(), strict=False)
-        made = read(model, ids_of(2, 7), Causal())
-        assert made.metrics["steps"].unique().tolist() == [STEPS]
-        assert torch.allclose(made["encoder"], read_on, atol=1e-5) is same
+        model.network.load_state_dict(fixed_depth.network.state_dict(), strict=False)
+        output = run_encoder(model, ids_of(2, 7), Causal())
+        assert output.metrics["steps"].unique().tolist() == [STEPS]
+        assert torch.allclose(output["encoder"], expected, atol=1e-5) is same

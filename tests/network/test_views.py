@@ -1,4 +1,4 @@
-"""A view of a network: other modules, another mode, the same parameters; the network itself does not notice."""
+"""Views of a network: other modules, another mode, the same parameters, and an unchanged network."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stemma.objectives import build_network
 from stemma.recipe_loading import recipe
 from stemma.visibility import Causal
 
-# sharing of every sort: heads tied to the embedding, layers that are one layer, a decoder that reads by the encoder's
-# embedding, a generator inside the network, an embedding in parts, relative positions
+# all kinds of sharing: tied heads, shared layers, an embedding shared by encoder and decoder, a generator inside the
+# network, an adaptive embedding, relative positions
 KINDS = ["bert", "albert", "transformer", "electra", "transformer-xl", "t5", "modernbert", "universal-transformer"]
 SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48"]
 
@@ -37,18 +37,18 @@ def logits(network: Network) -> Tensor:
 
 
 def references(module: nn.Module) -> set[int]:
-    """Every module that can be reached from this one, also past nn.Module's own lists."""
+    """The ids of all modules reachable from this one, also through plain attributes."""
     results: dict[int, nn.Module] = {}
-    waiting: list[object] = [module]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, nn.Module) and id(one) not in results:
-            results[id(one)] = one
-            waiting += vars(one).values()
-        elif isinstance(one, tuple | list):
-            waiting += one
-        elif isinstance(one, dict):
-            waiting += one.values()
+    queue: list[object] = [module]
+    while queue:
+        item = queue.pop()
+        if isinstance(item, nn.Module) and id(item) not in results:
+            results[id(item)] = item
+            queue += vars(item).values()
+        elif isinstance(item, tuple | list):
+            queue += item
+        elif isinstance(item, dict):
+            queue += item.values()
     return set(results)
 
 
@@ -56,14 +56,14 @@ def references(module: nn.Module) -> set[int]:
 @torch.no_grad()
 def test_a_view_shares_parameters_and_nothing_else(kind):
     network = network_of(kind).train()
-    seen = inference_view(network)
-    assert type(seen) is Network and not references(seen) & references(network)
-    assert len(references(seen)) == len(references(network))  # what was shared still is
-    assert all(one is other for one, other in zip(network.parameters(), seen.parameters(), strict=True))
-    assert list(seen.state_dict()) == list(network.state_dict())
+    view = inference_view(network)
+    assert type(view) is Network and not references(view) & references(network)
+    assert len(references(view)) == len(references(network))  # sharing is preserved
+    assert all(first is second for first, second in zip(network.parameters(), view.parameters(), strict=True))
+    assert list(view.state_dict()) == list(network.state_dict())
     assert all(module.training for module in network.modules())
-    assert not any(module.training for module in seen.modules())
-    result = logits(seen)
+    assert not any(module.training for module in view.modules())
+    result = logits(view)
     assert torch.equal(result, logits(network.eval()))
 
 
@@ -84,14 +84,14 @@ def test_a_network_in_eval_mode_is_its_own_view():
     network = network_of("bert").eval()
     assert eval_view(network) is network
     network.heads.train()
-    seen = eval_view(network)
-    assert seen is not network and not seen.heads.training and network.heads.training
+    view = eval_view(network)
+    assert view is not network and not view.heads.training and network.heads.training
 
 
-def test_a_view_follows_the_weights():
+def test_a_view_sees_changes_of_the_parameters():
     network = network_of("bert").train()
-    seen = eval_view(network)
-    before = logits(seen)
+    view = eval_view(network)
+    before = logits(view)
     with torch.no_grad():
         network.encoder.blocks[0].feedforward.output.weight.mul_(2)
-    assert not torch.equal(before, logits(seen))
+    assert not torch.equal(before, logits(view))

@@ -25,7 +25,7 @@ def causal(direction: str = "forward") -> CausalLM:
     return CausalLM("causal_lm", CausalLMSettings(kind="causal_lm", direction=direction))
 
 
-def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
+def targets_by_position(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
     objective.make_targets(draft, np.random.default_rng(0))
     result = draft.token_targets[LM_HEAD_NAME]
     assert (draft.input_ids == draft.original_ids).all()
@@ -37,16 +37,17 @@ def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
 @pytest.mark.parametrize(("kind", "single"), [("stream", "A"), ("doc_sentences", "start A end"),
                                               ("full_sentences", "A end"), ("segment_pair", "start A separator")])
 def test_every_position_predicts_the_next_token_and_padding_nothing(corpus, kind, single, direction):
-    laid = draft_of(whole(corpus), kind, 19, rows=8, short=0.3, single=single)
+    forward_draft = draft_of(whole(corpus), kind, 19, rows=8, short=0.3, single=single)
     objective = causal(direction)
-    draft = Draft(laid.subset, laid.spans, laid.template, objective.reversed_rows(8))
-    result = scored(draft, objective)
+    draft = Draft(forward_draft.subset, forward_draft.spans, forward_draft.template, objective.reversed_rows(8))
+    result = targets_by_position(draft, objective)
     for row in range(8):
         length = int(draft.lengths[row])
         tokens = draft.original_ids[row].tolist()
-        assert tokens[:length] == laid.original_ids[row, :length].tolist()[::-1 if direction == "backward" else 1]
-        for place in range(length - 1):
-            assert result.pop((row, place)) == tokens[place + 1]
+        step = -1 if direction == "backward" else 1
+        assert tokens[:length] == forward_draft.original_ids[row, :length].tolist()[::step]
+        for position in range(length - 1):
+            assert result.pop((row, position)) == tokens[position + 1]
         if kind == "stream":
             assert (row, length - 1) in result
             del result[row, length - 1]
@@ -55,13 +56,14 @@ def test_every_position_predicts_the_next_token_and_padding_nothing(corpus, kind
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_over_an_epoch_each_token_of_running_text_is_predicted_once(corpus, direction):
-    """Documents' ends are guessed too, and nothing but the very first token is left out."""
+    """Including document ends; only the very first token is never predicted."""
     view, objective = whole(corpus), causal(direction)
-    feed = ContiguousSampler(view, packing_of(corpus, "contiguous", 16, single="A"), 0, 1, objective.reversed_rows(1))
+    packing = packing_of(corpus, "contiguous", 16, single="A")
+    sampler = ContiguousSampler(view, packing, 0, 1, objective.reversed_rows(1))
     labels: list[int] = []
-    for _ in range(feed.num_batches):
-        draft = Draft(view, feed.next_rows(1)[0], feed.packer.template, objective.reversed_rows(1))
-        labels += scored(draft, objective).values()
+    for _ in range(sampler.num_batches):
+        draft = Draft(view, sampler.next_rows(1)[0], sampler.packer.template, objective.reversed_rows(1))
+        labels += targets_by_position(draft, objective).values()
     separator = corpus.tokenizer.special_id("separator")
     text: list[int] = []
     for start, stop in view.document_ranges:
@@ -86,57 +88,57 @@ def test_the_batch_is_causal_and_outputs_every_position(corpus):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5])
-def test_slices_hold_what_the_batch_holds(corpus, rows):
+def test_slices_have_the_targets_and_flags_of_the_batch(corpus, rows):
     draft = draft_of(whole(corpus), "doc_sentences", 19, rows=8, single="A")
     draft.continues_previous, draft.reversed_rows = True, np.arange(8) >= 4
     causal().make_targets(draft, np.random.default_rng(0))
     batch = collate(draft, "causal")
     result, start = [], 0
-    for piece in batch.slices(rows):
-        assert piece.continues_previous
-        assert piece.token_targets[LM_HEAD_NAME].denominator == batch.token_targets[LM_HEAD_NAME].denominator
-        reversed_rows = [row >= 4 for row in range(start, start + piece.num_rows)]
-        assert piece.streams["encoder"].reversed_rows.tolist() == reversed_rows
+    for part in batch.slices(rows):
+        assert part.continues_previous
+        assert part.token_targets[LM_HEAD_NAME].denominator == batch.token_targets[LM_HEAD_NAME].denominator
+        reversed_rows = [row >= 4 for row in range(start, start + part.num_rows)]
+        assert part.streams["encoder"].reversed_rows.tolist() == reversed_rows
         offset = start * batch.token_targets[LM_HEAD_NAME].row_stride
-        result += zip((piece.token_targets[LM_HEAD_NAME].index + offset).tolist(),
-                      piece.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True)
-        start += piece.num_rows
+        result += zip((part.token_targets[LM_HEAD_NAME].index + offset).tolist(),
+                      part.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True)
+        start += part.num_rows
     assert result == list(zip(batch.token_targets[LM_HEAD_NAME].index.tolist(),
                               batch.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True))
 
 
-class Recording:
-    """A network of which only the head is asked, and that remembers what for."""
+class RecordingNetwork:
+    """A network whose head records the inputs of its loss."""
 
     def head(self, name):
         assert name == LM_HEAD_NAME
         return self
 
-    def loss(self, places, labels, total):
-        self.places, self.labels = places, labels
-        return places.sum() / total
+    def loss(self, hidden, labels, total):
+        self.hidden, self.labels = hidden, labels
+        return hidden.sum() / total
 
 
 @pytest.mark.parametrize("kind", ["doc_sentences", "contiguous"])
 def test_the_head_runs_on_exactly_the_scored_positions(corpus, kind):
     view = whole(corpus)
     if kind == "contiguous":
-        feed = ContiguousSampler(view, packing_of(corpus, kind, 19, single="A"), 0, 8)
-        draft = Draft(view, feed.next_rows(8)[0], feed.packer.template)
+        sampler = ContiguousSampler(view, packing_of(corpus, kind, 19, single="A"), 0, 8)
+        draft = Draft(view, sampler.next_rows(8)[0], sampler.packer.template)
     else:
         draft = draft_of(view, kind, 19, rows=8, single="A")
-    objective, network = causal(), Recording()
+    objective, network = causal(), RecordingNetwork()
     objective.make_targets(draft, np.random.default_rng(0))
     batch = collate(draft, "causal")
     hidden = torch.arange(8.0 * int(draft.lengths.max())).reshape(8, -1, 1)
     losses = objective.loss(network, NetworkOutput({"encoder": hidden}), batch)
     target = batch.token_targets[LM_HEAD_NAME]
     assert losses.keys() == {"causal_lm"}
-    assert network.places[:, 0].tolist() == target.index.tolist() and network.labels is target.labels
+    assert network.hidden[:, 0].tolist() == target.index.tolist() and network.labels is target.labels
     assert (len(target.index) == hidden.numel()) == (kind == "contiguous")
 
 
-def test_what_it_declares(corpus):
+def test_requirements_and_unigram_baseline(corpus):
     objective = causal()
     assert objective.predicts_tokens and objective.attention_mask_kind == "causal"
     assert objective.num_static_copies is None
@@ -148,11 +150,11 @@ def test_what_it_declares(corpus):
     assert objective.baseline(collate(draft, "causal"), unigram)["causal_lm"] == pytest.approx(expected)
 
 
-def test_a_vocabulary_without_an_end_token_serves_and_a_missing_template_role_does_not(tmp_path, text_file):
+def test_the_end_token_is_optional_but_template_tokens_are_required(tmp_path, text_file):
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles=set())
     tokenizer.save(tmp_path / "tokenizer")
     corpus = corpus_of(tmp_path, [["the clerk"], ["a letter"]], tmp_path / "tokenizer")
-    # a new vocabulary gets one
+    # a new tokenizer has an end token
     assert "end" in recipe_loading.required_special_tokens(recipe_loading.recipe("gpt@tiny"))
     check_requirements(recipe_loading.recipe("gpt@tiny"), corpus)
     with pytest.raises(UserError) as error:
@@ -160,7 +162,7 @@ def test_a_vocabulary_without_an_end_token_serves_and_a_missing_template_role_do
     assert any('"end"' in message for _, message in error.value.problems)
 
 
-def test_two_directions_are_two_groups(corpus):
+def test_forward_and_backward_objectives_are_two_groups(corpus):
     recipe = recipe_loading.recipe("gpt@tiny", ["objective.back.kind=causal_lm", "objective.back.direction=backward"])
     groups = group_objectives(recipe, build_objectives(recipe))
     assert [[objective.name for objective in group.objectives] for group in groups] == [["causal_lm"], ["back"]]
@@ -168,7 +170,7 @@ def test_two_directions_are_two_groups(corpus):
     assert groups[0].reversed_rows(3) is None and groups[1].reversed_rows(3).tolist() == [True] * 3
 
 
-def test_static_copies_and_contiguous_rows_do_not_go_together():
+def test_static_masks_with_contiguous_rows_are_refused():
     changes = ["remove=objective.next_sentence", "corpus.packing=contiguous"]
     with pytest.raises(UserError, match="1 problem") as error:
         recipe_loading.recipe("bert@tiny", changes)
@@ -180,7 +182,7 @@ def test_static_copies_and_contiguous_rows_do_not_go_together():
 
 
 def test_only_b_is_predicted_if_a_is_context(tmp_path, tokenizer_folder):
-    """From A's last token on: B, and the token that ends it. A row without a B has no target."""
+    """The targets are B and its end token. A row without B has no target."""
     documents = [["the old clerk reads", "seven pages."], ["our neighbour", "forgets the notes."], ["at the river"]]
     corpus = corpus_of(tmp_path, documents, tokenizer_folder)
     resolved = recipe_loading.recipe("gpt2@tiny", [
@@ -194,8 +196,8 @@ def test_only_b_is_predicted_if_a_is_context(tmp_path, tokenizer_folder):
         index = draft.token_targets["vocabulary"].index
         labels = draft.token_targets["vocabulary"].labels[index // 24 == row]
         results.add(" ".join(corpus.tokenizer.ids_to_tokens(labels)))
-        places = index[index // 24 == row] % 24
-        assert len(places) == 0 or places.max() == draft.lengths[row] - 2
+        positions = index[index // 24 == row] % 24
+        assert len(positions) == 0 or positions.max() == draft.lengths[row] - 2
     end = corpus.tokenizer.id_to_token(corpus.tokenizer.special_id("end"))
     expected = [" ".join(corpus.tokenizer.encode(pair[1], special=False).tokens) + f" {end}" for pair in documents[:2]]
     assert results == {*expected, ""}
@@ -206,7 +208,7 @@ def test_only_b_is_predicted_if_a_is_context(tmp_path, tokenizer_folder):
     (["corpus.packing=sentence_pair", "objective.causal_lm.scored=second", "objective.causal_lm.direction=backward"],
      "cannot be predicted from A"),
 ])
-def test_what_second_cannot_be_combined_with(changes, message):
+def test_invalid_combinations_with_scored_second_are_refused(changes, message):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe("gpt2@tiny", changes)
     assert message in str(refused.value)

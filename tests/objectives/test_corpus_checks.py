@@ -1,4 +1,4 @@
-"""Text that is not what a recipe takes it for: Chinese without words, more speakers than segments."""
+"""Checks of a corpus before training: Chinese without word segmentation, and more speakers than segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIALOGUE = ["remove=objective.next_sentence", "corpus.packing=dialogue"]
 
 @pytest.fixture
 def chinese(tmp_path, monkeypatch):
-    """Builds a corpus as if jieba were not there."""
+    """Builds a Chinese corpus as if jieba were not installed."""
     from stemma.text.train_tokenizer import train_tokenizer
 
     monkeypatch.setattr(chinese_words.importlib.util, "find_spec", lambda name: None)
@@ -30,8 +30,8 @@ def chinese(tmp_path, monkeypatch):
 
     def build(documents=tuple(texts)):
         train_tokenizer(iter(texts), "wordpiece", 200, lowercase=True).save(tmp_path / "tok")
-        with captured_log_messages() as told:
-            return corpus_of(tmp_path, [list(documents)] * 4, tmp_path / "tok"), told
+        with captured_log_messages() as messages:
+            return corpus_of(tmp_path, [list(documents)] * 4, tmp_path / "tok"), messages
 
     yield build
     chinese_words._jieba.cache_clear()
@@ -39,8 +39,8 @@ def chinese(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("unit", ["word", "span"])
 def test_word_masking_of_unsegmented_chinese_is_refused(chinese, unit):
-    corpus, told = chinese()
-    assert any('pip install "stemma-lm[zh]"' in text for text in told)
+    corpus, messages = chinese()
+    assert any('pip install "stemma-lm[zh]"' in text for text in messages)
     assert corpus.manifest["segmenter"] == "none" and corpus.manifest["chinese"] == 1.0
     with pytest.raises(UserError) as caught:
         check_requirements(recipe("bert@tiny", [f"objective.masked_lm.unit={unit}"]), corpus)
@@ -49,13 +49,13 @@ def test_word_masking_of_unsegmented_chinese_is_refused(chinese, unit):
     check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=token"]), corpus)
 
 
-def test_a_few_chinese_words_in_other_text_do_not_matter(chinese):
-    corpus, told = chinese(["the old clerk reads a long letter by the window before noon 大"] * 3)
-    assert 0 < corpus.manifest["chinese"] < 0.1 and not told
+def test_little_chinese_in_other_text_is_accepted(chinese):
+    corpus, messages = chinese(["the old clerk reads a long letter by the window before noon 大"] * 3)
+    assert 0 < corpus.manifest["chinese"] < 0.1 and not messages
     check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
 
 
-def test_with_jieba_words_are_masked(tmp_path):
+def test_word_masking_of_chinese_segmented_by_jieba_is_accepted(tmp_path):
     pytest.importorskip("jieba")
     from stemma.text.train_tokenizer import train_tokenizer
 
@@ -65,7 +65,7 @@ def test_with_jieba_words_are_masked(tmp_path):
     check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
 
 
-def test_a_corpus_of_before_that_does_not_say_is_taken_as_it_is(chinese):
+def test_an_old_corpus_without_a_chinese_fraction_is_accepted(chinese):
     corpus, _ = chinese()
     manifest = {key: value for key, value in corpus.manifest.items() if key != "chinese"}
     (corpus.path / MANIFEST).write_text(json.dumps(manifest))
@@ -78,4 +78,4 @@ def test_more_speakers_than_segments_are_refused(tmp_path, tokenizer_folder):
     with pytest.raises(UserError, match="document 26 .* 3 speakers.* can tell 2 .*set network.embedding.segments=3"):
         check_requirements(recipe("bert@tiny", DIALOGUE), corpus)
     check_requirements(recipe("bert@tiny", [*DIALOGUE, "network.embedding.segments=3"]), corpus)
-    check_requirements(recipe("bert@tiny"), corpus)  # which reads no dialogue
+    check_requirements(recipe("bert@tiny"), corpus)  # bert reads no dialogues

@@ -31,67 +31,68 @@ def objective(connectives: list[str] | None = None) -> DiscourseRelation:
     return DiscourseRelation(NAME, DiscourseRelationSettings(kind=NAME, connectives=connectives or []))
 
 
-def made(folder: Path, documents: list[list[str]], kind: str, vocabulary: int, lowercase: bool) -> Corpus:
+def build(folder: Path, documents: list[list[str]], kind: str, vocabulary: int, lowercase: bool) -> Corpus:
     text = "\n".join(line for document in documents for line in document)
     train_tokenizer(iter([text] * 8), kind, vocabulary, lowercase=lowercase,
                     roles={"start", "separator", "mask"}).save(folder / "tokenizer")
     return corpus_of(folder, documents, folder / "tokenizer")
 
 
-def spelt(corpus: Corpus, document: int, start: int, stop: int) -> str:
+def text_of(corpus: Corpus, document: int, start: int, stop: int) -> str:
     """The text of some tokens."""
-    places = np.array([start, stop - 1])
-    first, last = corpus.values_at("starts", places)
-    return corpus.document_text(document)[first:last + corpus.values_at("lengths", places)[1]]
+    tokens = np.array([start, stop - 1])
+    first, last = corpus.values_at("starts", tokens)
+    return corpus.document_text(document)[first:last + corpus.values_at("lengths", tokens)[1]]
 
 
-def found_in(corpus: Corpus) -> set[tuple[str, str]]:
-    """(connective, the rest of its sentence) as they stand in the text; the labels must name the same connective."""
+def connectives_in(corpus: Corpus) -> set[tuple[str, str]]:
+    """(connective, remainder of its sentence) as in the text; also checks that the label is that connective."""
     result = find_connectives(corpus, CONNECTIVES)
     pairs = set()
-    for number, skip, label in zip(result.sentence, result.num_tokens, result.label, strict=True):
-        start, stop = corpus.sentence_starts[number], corpus.sentence_starts[number + 1]
+    for index, skip, label in zip(result.sentence, result.num_tokens, result.label, strict=True):
+        start, stop = corpus.sentence_starts[index], corpus.sentence_starts[index + 1]
         document = int(np.searchsorted(corpus.document_starts, start, side="right")) - 1
         edges = (start, start + skip), (start + skip, stop)
-        head, rest = (spelt(corpus, document, *edge).strip() for edge in edges)
+        head, remainder = (text_of(corpus, document, *edge).strip() for edge in edges)
         assert head.lower().rstrip(",，") == CONNECTIVES[label]
-        pairs.add((head, rest))
+        pairs.add((head, remainder))
     return pairs
 
 
 @pytest.mark.parametrize(("kind", "vocabulary", "lowercase"), [
     ("wordpiece", 120, True), ("wordpiece", 400, False), ("byte_bpe", 300, False), ("byte_bpe", 700, False),
     ("bpe", 90, True), ("unigram", 90, False)])
-def test_connectives_are_found_whatever_the_tokenizer(tmp_path, kind, vocabulary, lowercase):
-    """Not at a document's start, and not as a part of a word ("Solder", "Butter")."""
-    assert found_in(made(tmp_path, ENGLISH, kind, vocabulary, lowercase)) == EXPECTED
+def test_connectives_are_found_with_every_tokenizer(tmp_path, kind, vocabulary, lowercase):
+    """Except at the start of a document, and not as part of a word ("Solder", "Butter")."""
+    assert connectives_in(build(tmp_path, ENGLISH, kind, vocabulary, lowercase)) == EXPECTED
 
 
-def test_a_sentence_that_is_nothing_else_is_no_example(tmp_path):
-    corpus = made(tmp_path, [["He waits", "So", "But he left", "However"], ["He waits", "So,"]], "wordpiece", 200, True)
-    assert found_in(corpus) == {("But", "he left")}
+def test_a_sentence_that_is_only_a_connective_is_no_example(tmp_path):
+    documents = [["He waits", "So", "But he left", "However"], ["He waits", "So,"]]
+    corpus = build(tmp_path, documents, "wordpiece", 200, True)
+    assert connectives_in(corpus) == {("But", "he left")}
 
 
 @pytest.mark.parametrize("separator", [" ", "\n"])
 def test_connectives_inside_running_text_are_found(tmp_path, separator):
-    """A byte-level token carries the space before it, where there is one."""
+    """A byte-level token includes the space before it."""
     words = " ".join(ENGLISH[0])
     tokenizer = train_tokenizer(iter([words] * 8), "byte_bpe", 400, lowercase=False, roles={"start", "separator"})
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(separator.join(document) for document in ENGLISH))
     build_corpus([text], tokenizer, tmp_path / "corpus", workers=1, sentences="split")
-    assert found_in(Corpus.open(tmp_path / "corpus")) == EXPECTED
+    assert connectives_in(Corpus.open(tmp_path / "corpus")) == EXPECTED
 
 
 def test_chinese_connectives_are_found_and_names_are_not(tmp_path):
     pytest.importorskip("jieba")
-    assert found_in(made(tmp_path, HAN, "wordpiece", 200, True)) == HAN_EXPECTED
+    assert connectives_in(build(tmp_path, HAN, "wordpiece", 200, True)) == HAN_EXPECTED
     assert len(set(CONNECTIVES)) == len(CONNECTIVES) > len(CHINESE)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
-    return made(tmp_path_factory.mktemp("discourse"), ENGLISH * 3, "wordpiece", 300, True)
+    return build(tmp_path_factory.mktemp("discourse"), ENGLISH * 3, "wordpiece", 300, True)
 
 
 def test_every_row_is_a_sentence_and_its_successor_without_the_connective(corpus):
@@ -106,20 +107,20 @@ def test_every_row_is_a_sentence_and_its_successor_without_the_connective(corpus
         assert sentences.index(a[0]) + 1 == sentences.index(a[-1] + 1)
         skip = b[0] - (a[-1] + 1)
         assert skip > 0 and int(b[-1]) + 1 in sentences
-        taken = corpus.tokenizer.decode(corpus.values_between("tokens", int(a[-1]) + 1, int(b[0])))
-        assert taken.rstrip(" ,") == CONNECTIVES[label]
+        removed = corpus.tokenizer.decode(corpus.values_between("tokens", int(a[-1]) + 1, int(b[0])))
+        assert removed.rstrip(" ,") == CONNECTIVES[label]
         used.add(label)
     assert used == {CONNECTIVES.index(word) for word in ("however", "but", "in short", "so", "in addition")}
 
 
-def test_only_documents_of_the_view_are_used(corpus):
+def test_only_documents_of_the_subset_are_used(corpus):
     documents = whole(corpus).document_ranges
-    for chosen in (documents[:1], documents[4:6]):
-        view = CorpusSubset(corpus, chosen)
+    for ranges in (documents[:1], documents[4:6]):
+        view = CorpusSubset(corpus, ranges)
         draft = draft_of(view, "segment_pair", 60, rows=50)
         objective().make_targets(draft, np.random.default_rng(0))
         source = draft.corpus_offsets[draft.corpus_offsets >= 0]
-        assert source.min() >= chosen[0, 0] and source.max() < chosen[-1, 1]
+        assert source.min() >= ranges[0, 0] and source.max() < ranges[-1, 1]
         assert (draft.row_labels[NAME] >= 0).all()
 
 
@@ -134,7 +135,7 @@ def test_a_subset_without_connectives_has_no_labels(corpus):
     assert (draft.row_labels[NAME] == -1).all() and draft.spans.start.tolist() == before
 
 
-def test_own_connectives_are_numbered_as_they_come(corpus):
+def test_custom_connectives_are_numbered_in_order(corpus):
     task = objective(["so", "but"])
     assert task.classes == 2
     draft = draft_of(whole(corpus), "segment_pair", 60, rows=60)
@@ -143,22 +144,22 @@ def test_own_connectives_are_numbered_as_they_come(corpus):
     assert task.missing_data(corpus) is None
 
 
-def test_fewer_than_two_connectives_are_too_few(corpus, corpus_folder):
+def test_fewer_than_two_connectives_in_the_corpus_are_reported(corpus, corpus_folder):
     assert "only one" in objective(["however", "meanwhile"]).missing_data(corpus)
-    told = objective().missing_data(Corpus.open(corpus_folder))
-    assert told.startswith("none of its") and "objective.discourse_relation.connectives" in told
+    message = objective().missing_data(Corpus.open(corpus_folder))
+    assert message.startswith("none of its") and "objective.discourse_relation.connectives" in message
 
 
-def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
+def test_a_row_with_its_own_rng_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 20)
-    pieces, _ = RowSampler(view, packing, 0).next_rows(12)
-    together = Draft(view, pieces.select(np.arange(12)), packing.template)
+    spans, _ = RowSampler(view, packing, 0).next_rows(12)
+    batched = Draft(view, spans.select(np.arange(12)), packing.template)
     rng = PerRowRNG([[1, row] for row in range(12)])
-    objective().make_targets(together, rng)
+    objective().make_targets(batched, rng)
     after = rng.random((12, 2))
     for row in range(12):
-        alone = Draft(view, pieces.select(np.array([row])), packing.template)
-        own = PerRowRNG([[1, row]])
-        objective().make_targets(alone, own)
-        assert (alone.input_ids[0] == together.input_ids[row]).all()
-        assert (own.random((1, 2))[0] == after[row]).all()
+        alone = Draft(view, spans.select(np.array([row])), packing.template)
+        row_rng = PerRowRNG([[1, row]])
+        objective().make_targets(alone, row_rng)
+        assert (alone.input_ids[0] == batched.input_ids[row]).all()
+        assert (row_rng.random((1, 2))[0] == after[row]).all()

@@ -21,7 +21,7 @@ def names(result) -> list[tuple[str, tuple[str, ...]]]:
     return [(group.packing, tuple(objective.name for objective in group.objectives)) for group in result]
 
 
-def test_objectives_of_one_packing_share_a_pass_with_the_sentence_task_first():
+def test_objectives_of_one_packing_share_a_group_with_the_sentence_objective_first():
     assert names(groups()) == [("segment_pair", ("next_sentence", "masked_lm"))]
 
 
@@ -30,18 +30,18 @@ def test_an_objective_with_its_own_packing_has_its_own_group():
         ("segment_pair", ("next_sentence",)), ("full_sentences", ("masked_lm",))]
 
 
-def test_two_objectives_that_hide_tokens_take_turns():
-    """In one draft the second would overwrite the first one's targets and keep its masks."""
+def test_two_masking_objectives_are_in_separate_groups():
+    """In one draft the second would overwrite the targets of the first but keep its masks."""
     assert names(groups(*SECOND)) == [("segment_pair", ("next_sentence", "masked_lm")), ("segment_pair", ("words",))]
 
 
-def test_data_are_static_only_where_the_objective_is():
+def test_only_groups_of_static_objectives_have_static_copies():
     first, second = groups(*SECOND, "objective.masked_lm.duplicates=4")
     assert (first.num_static_copies, second.num_static_copies) == (4, None)
     assert groups("objective.masked_lm.dynamic=true")[0].num_static_copies is None
 
 
-def test_heads_are_those_the_objectives_name():
+def test_the_network_has_the_heads_of_its_objectives():
     objectives = build_objectives(recipe_loading.recipe("bert@tiny"))
     assert head_specs(objectives) == {"pooler": Pooler(), "next_sentence": ClassHead(2), "vocabulary": LMHeadSpec()}
     assert set(build_network(recipe_loading.recipe("bert@tiny"), 50).heads) == {"pooler", "next_sentence", "vocabulary"}
@@ -55,7 +55,7 @@ def test_two_kinds_of_head_under_one_name_are_refused():
         head_specs(objectives)
 
 
-def test_a_corpus_that_serves_is_accepted(corpus_folder):
+def test_a_suitable_corpus_is_accepted(corpus_folder):
     check_requirements(recipe_loading.recipe("bert@tiny"), Corpus.open(corpus_folder))
 
 
@@ -65,31 +65,31 @@ def test_a_recipe_without_an_objective_is_refused(corpus_folder):
                            Corpus.open(corpus_folder))
 
 
-def test_a_recipe_whose_every_objective_starts_later_is_refused(corpus_folder):
+def test_a_recipe_without_an_objective_at_step_0_is_refused(corpus_folder):
     late = ["objective.masked_lm.start_step=5", "objective.next_sentence.start_step=9"]
     with pytest.raises(UserError, match="starts at step 0"):
         check_requirements(recipe_loading.recipe("bert@tiny", late), Corpus.open(corpus_folder))
     check_requirements(recipe_loading.recipe("bert@tiny", late[1:]), Corpus.open(corpus_folder))
 
 
-def poor_corpus(folder, text_file, roles: set[str]) -> Corpus:
+def corpus_with_special_tokens(folder, text_file, roles: set[str]) -> Corpus:
     train_tokenizer(iter([text_file.read_text()]), "wordpiece", 200, lowercase=True, roles=roles).save(folder / "t")
     return corpus_of(folder, [["the clerk reads"]], folder / "t")
 
 
 def test_all_missing_special_tokens_are_named_at_once(tmp_path, text_file):
     with pytest.raises(UserError) as caught:
-        check_requirements(recipe_loading.recipe("bert@tiny"), poor_corpus(tmp_path, text_file, set()))
-    places = [place for place, _ in caught.value.problems]
-    assert places.count("objective.masked_lm") == 1
-    assert places.count("corpus.single") == places.count("corpus.pair") == 2  # start and separator
+        check_requirements(recipe_loading.recipe("bert@tiny"), corpus_with_special_tokens(tmp_path, text_file, set()))
+    keys = [key for key, _ in caught.value.problems]
+    assert keys.count("objective.masked_lm") == 1
+    assert keys.count("corpus.single") == keys.count("corpus.pair") == 2  # start and separator
     assert "--for bert" in caught.value.message
 
 
-def test_only_the_template_that_is_used_must_be_writable(tmp_path, text_file):
-    """`tokenizer train --for RECIPE` reserves just what the recipe writes, and that must do."""
+def test_only_special_tokens_of_used_templates_are_required(tmp_path, text_file):
+    """`tokenizer train --for RECIPE` adds exactly the special tokens that the recipe needs."""
     recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=full_sentences",
                                           "corpus.single=begin A end"])
-    corpus = poor_corpus(tmp_path, text_file, recipe_loading.required_special_tokens(recipe))
+    corpus = corpus_with_special_tokens(tmp_path, text_file, recipe_loading.required_special_tokens(recipe))
     assert "separator" not in corpus.tokenizer.special_token_ids
     check_requirements(recipe, corpus)

@@ -1,4 +1,4 @@
-"""Queries with titles: the label of each row is the one in the file."""
+"""IR relevance: every row is a query and a title with the label of the file."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def objective(classes: int = 3) -> IRRelevance:
 def test_every_row_is_a_pair_with_its_label(corpus):
     view = CorpusSubset.all_documents(corpus).documents_for("parallel")
     packing = Packer("parallel", RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 40), joint_window=True)
-    pieces, _ = BucketSampler(view, packing, 0, 4000).next_rows()
-    draft = Draft(view, pieces, packing.template)
-    chosen = objective()
-    chosen.make_targets(draft, np.random.default_rng(0))
+    spans, _ = BucketSampler(view, packing, 0, 4000).next_rows()
+    draft = Draft(view, spans, packing.template)
+    task = objective()
+    task.make_targets(draft, np.random.default_rng(0))
     expected = sorted(judged())
     results = []
     for row in range(draft.rows):
         first = int(draft.corpus_offsets[row][draft.corpus_offsets[row] >= 0][0])
-        number = int(np.searchsorted(corpus.document_starts, first, side="right")) - 1
-        query, title = corpus.document_text(number).split("\n")
+        document_index = int(np.searchsorted(corpus.document_starts, first, side="right")) - 1
+        query, title = corpus.document_text(document_index).split("\n")
         results.append((query, title, int(draft.row_labels["ir"][row])))
         text = draft.corpus_offsets[row] >= 0
         assert set(draft.segment_ids[row][text].tolist()) == {0, 1}
     assert sorted(results) == expected
-    assert chosen.baseline(collate(draft), np.zeros(1))["ir"] == pytest.approx(np.log(3))
+    assert task.baseline(collate(draft), np.zeros(1))["ir"] == pytest.approx(np.log(3))
 
 
 def test_the_head_has_a_class_for_each_label(corpus, corpus_folder):

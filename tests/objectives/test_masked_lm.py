@@ -13,12 +13,12 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 def objective(unit: str = "token", **settings) -> MaskedLM:
-    given = {"kind": "masked_lm", "rate": 0.15, "unit": unit, "dynamic": True, **settings}
-    return MaskedLM("masked_lm", MaskedLMSettings(**given))
+    values = {"kind": "masked_lm", "rate": 0.15, "unit": unit, "dynamic": True, **settings}
+    return MaskedLM("masked_lm", MaskedLMSettings(**values))
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "ngram"])
-def test_labels_are_the_originals_and_nothing_else_changes(corpus, unit):
+def test_labels_are_the_original_tokens_and_other_positions_are_unchanged(corpus, unit):
     draft = draft_of(whole(corpus), "segment_pair", 48, rows=100)
     before = draft.input_ids.copy()
     objective(unit).make_targets(draft, np.random.default_rng(0))
@@ -36,17 +36,17 @@ def test_selected_tokens_are_masked_replaced_or_kept_at_their_probabilities(corp
     draft = draft_of(whole(corpus), "stream", 64, rows=600)
     objective(rate=0.3, mask=mask, random=random).make_targets(draft, np.random.default_rng(1))
     scored = draft.token_targets[LM_HEAD_NAME]
-    now = draft.input_ids.reshape(-1)[scored.index]
-    masked = now == corpus.tokenizer.special_id("mask")
-    changed = ~masked & (now != scored.labels)
+    current = draft.input_ids.reshape(-1)[scored.index]
+    masked = current == corpus.tokenizer.special_id("mask")
+    changed = ~masked & (current != scored.labels)
     ordinary = corpus.tokenizer.vocab_size - len(corpus.tokenizer.special_ids)
-    size = len(now)
-    for share, expected in ((masked.mean(), mask), (changed.mean(), random * (1 - 1 / ordinary))):
-        assert abs(share - expected) <= 4 * (expected * (1 - expected) / size) ** 0.5 + 1e-9
+    size = len(current)
+    for fraction, expected in ((masked.mean(), mask), (changed.mean(), random * (1 - 1 / ordinary))):
+        assert abs(fraction - expected) <= 4 * (expected * (1 - expected) / size) ** 0.5 + 1e-9
     assert size > 5000
 
 
-def test_replacements_are_any_ordinary_token_and_never_a_special_one(corpus):
+def test_random_replacements_are_all_regular_tokens(corpus):
     special = set(corpus.tokenizer.special_ids.tolist())
     seen: set[int] = set()
     for seed in range(10):
@@ -57,7 +57,7 @@ def test_replacements_are_any_ordinary_token_and_never_a_special_one(corpus):
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "ngram"])
-def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit):
+def test_a_row_with_its_own_rng_has_the_same_masks_in_any_batch(corpus, unit):
     draft = draft_of(whole(corpus), "segment_pair", 32, rows=12)
     alone = []
     for row in range(12):
@@ -70,37 +70,37 @@ def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit
 
 
 def test_only_b_and_its_separator_are_masked_if_a_is_context(corpus):
-    """A network that writes by filling in masks must learn where to stop."""
+    """A model that generates by filling masks must learn where to stop."""
     for unit in ("token", "word", "ngram"):
-        ends = rest = 0
-        off = []  # hidden tokens of a batch beyond its share
+        ends = total = 0
+        off = []  # masked tokens of a batch minus their expected number
         for seed in range(40):
             draft = draft_of(whole(corpus), "sentence_pair", 60, rows=50, seed=seed)
             objective(unit, rate=0.5, scored="second", sees="prefix", mask=1.0, random=0.0).make_targets(
                 draft, np.random.default_rng(seed))
             second, paired = draft.segment_b_start(), draft.spans.part_lengths(1) > 0
-            rows, places = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 60)
-            assert (places >= second[rows]).all() and paired[rows].all()
+            rows, positions = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 60)
+            assert (positions >= second[rows]).all() and paired[rows].all()
             assert set(rows.tolist()) == set(np.flatnonzero(paired).tolist())
             assert (draft.prefix_lengths == second).all()
-            ends += (places == draft.lengths[rows] - 1).sum()
-            rest += paired.sum()
-            off.append(len(places) - 0.5 * (draft.lengths - second)[paired].sum())
-        assert abs(ends / rest - 0.5) < 4 * 0.5 / rest**0.5
+            ends += (positions == draft.lengths[rows] - 1).sum()
+            total += paired.sum()
+            off.append(len(positions) - 0.5 * (draft.lengths - second)[paired].sum())
+        assert abs(ends / total - 0.5) < 4 * 0.5 / total**0.5
         assert abs(np.mean(off)) < 4 * np.std(off) / len(off) ** 0.5
 
 
-def test_static_and_dynamic_say_how_many_copies_they_want():
+def test_only_static_masking_has_a_number_of_copies():
     assert objective(dynamic=True).num_static_copies is None
     assert objective(dynamic=False, duplicates=4).num_static_copies == 4
 
 
-def test_baseline_is_the_mean_surprise_of_the_answers(corpus):
+def test_the_baseline_is_the_mean_unigram_loss_of_the_labels(corpus):
     from stemma.objectives import collate
 
     draft = draft_of(whole(corpus), "stream", 32, rows=4)
-    chosen = objective()
-    chosen.make_targets(draft, np.random.default_rng(0))
+    task = objective()
+    task.make_targets(draft, np.random.default_rng(0))
     unigram = np.log(np.arange(1, corpus.tokenizer.vocab_size + 1) / 1e4)
     expected = -np.mean([unigram[label] for label in draft.token_targets[LM_HEAD_NAME].labels])
-    assert chosen.baseline(collate(draft), unigram)["masked_lm"] == pytest.approx(expected)
+    assert task.baseline(collate(draft), unigram)["masked_lm"] == pytest.approx(expected)

@@ -15,15 +15,15 @@ def choose_words(draft, rate, rng):
     return choose_units(draft.word_ids, rate, rng)
 
 
-def ngrams(text, shares, rng):
-    return merge_adjacent_units(token_units(text), shares, rng)
+def ngrams(text, fractions, rng):
+    return merge_adjacent_units(token_units(text), fractions, rng)
 
 
-class Given:
-    """Randomness that was drawn before."""
+class FixedNumbers:
+    """A random generator that returns given numbers."""
 
-    def __init__(self, *numbers: np.ndarray):
-        self.numbers = list(numbers)
+    def __init__(self, *unit_ids: np.ndarray):
+        self.numbers = list(unit_ids)
 
     def random(self, size):
         result = self.numbers.pop(0)
@@ -38,25 +38,25 @@ def corpus(tmp_path_factory) -> Corpus:
 
 @pytest.mark.parametrize("choose", [choose_tokens, choose_words])
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_and_padding_are_never_chosen_and_every_row_has_a_target(corpus, choose, kind):
+def test_special_tokens_and_padding_are_never_masked_and_every_row_has_a_target(corpus, choose, kind):
     for seed in range(5):
         draft = draft_of(whole(corpus), kind, 17, rows=64, seed=seed, short=0.3)
         for rate in (0.01, 0.15, 0.5, 0.99):
-            chosen = choose(draft, rate, np.random.default_rng(seed))
-            assert chosen.shape == (64, 17) and chosen.dtype == bool
-            assert not (chosen & ~draft.is_text).any()
-            assert chosen.any(1).all()
+            selected = choose(draft, rate, np.random.default_rng(seed))
+            assert selected.shape == (64, 17) and selected.dtype == bool
+            assert not (selected & ~draft.is_text).any()
+            assert selected.any(1).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_is_masked_whole_or_not_at_all(corpus, kind):
     draft = draft_of(whole(corpus), kind, 31, rows=200)
-    chosen = choose_words(draft, 0.15, np.random.default_rng(0))
+    selected = choose_words(draft, 0.15, np.random.default_rng(0))
     units = draft.word_ids
     for unit in np.unique(units[units >= 0]):
-        assert len(set(chosen[units == unit].tolist())) == 1
-    several = [unit for unit in np.unique(units[chosen]) if (units == unit).sum() > 1]
-    assert len(several) > 50  # words of several pieces are among those hidden
+        assert len(set(selected[units == unit].tolist())) == 1
+    several = [unit for unit in np.unique(units[selected]) if (units == unit).sum() > 1]
+    assert len(several) > 50  # words of several tokens are among the masked ones
 
 
 @pytest.mark.parametrize("length", [11, 12, 30, 63])
@@ -65,7 +65,7 @@ def test_tokens_are_masked_at_the_exact_rate(corpus, length, rate):
     draft = draft_of(whole(corpus), "doc_sentences", length, rows=400)
     counts = draft.is_text.sum(1)
     result = [choose_tokens(draft, rate, np.random.default_rng(seed)).sum() for seed in range(25)]
-    spread = 0.5 * (len(counts) * len(result)) ** 0.5  # a row is rounded up or down: at most half a token either way
+    spread = 0.5 * (len(counts) * len(result)) ** 0.5  # rounding adds at most half a token per row
     expected = np.maximum(counts * rate, 1)
     assert abs(sum(result) - expected.sum() * len(result)) < 4 * spread
 
@@ -77,80 +77,80 @@ def test_words_are_masked_at_the_exact_rate_if_a_row_has_room_for_the_longest(co
     expected = draft.is_text.sum(1) * rate
     assert (expected >= longest).all()
     result = np.array([choose_words(draft, rate, np.random.default_rng(seed)).sum(1) for seed in range(50)])
-    assert (np.abs(result - expected) < longest).all()  # row by row never off by more than a word
+    assert (np.abs(result - expected) < longest).all()  # every row is off by less than a word
     assert abs(result.mean() - expected.mean()) < 4 * result.std() / result.size**0.5
 
 
 def test_all_positions_are_equally_likely(corpus):
     draft = draft_of(whole(corpus), "stream", 34, rows=1)
-    times = sum(choose_tokens(draft, 0.25, np.random.default_rng(seed))[0].astype(int) for seed in range(4000))
+    counts = sum(choose_tokens(draft, 0.25, np.random.default_rng(seed))[0].astype(int) for seed in range(4000))
     text = draft.is_text[0]
-    assert not times[~text].any()
-    assert (np.abs(times[text] - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5).all()
+    assert not counts[~text].any()
+    assert (np.abs(counts[text] - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5).all()
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("rate", [0.05, 0.15, 0.6, 0.95])
-def test_units_are_chosen_as_one_by_one(seed, rate):
+def test_unit_selection_matches_a_sequential_algorithm(seed, rate):
     rng = np.random.default_rng(seed)
     rows, length = 9, 23
     units = np.full((rows, length), -1)
-    number = 0
+    unit = 0
     for row in range(rows - 1):  # the last row has no text
-        place = 0
-        while place < length:
+        position = 0
+        while position < length:
             size = int(rng.integers(1, 6))
             if rng.random() < 0.8:
-                units[row, place:place + size] = number
-                number += 1
-            place += size
+                units[row, position:position + size] = unit
+                unit += 1
+            position += size
     uniform = rng.random((rows, length + 1))
     expected = [chosen_places(units[row].tolist(), rate, uniform[row, :length].tolist(), float(uniform[row, length]))
                 for row in range(rows)]
-    assert choose_units(units, rate, Given(uniform)).tolist() == expected
+    assert choose_units(units, rate, FixedNumbers(uniform)).tolist() == expected
 
 
 SHARES = [0.8, 0.1, 0.1]
 
 
-def test_ngrams_are_runs_of_text_with_their_length_distribution(corpus):
+def test_ngrams_are_contiguous_and_have_their_length_distribution(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 60, rows=400)
     units = ngrams(draft.is_text, SHARES, np.random.default_rng(0))
     assert ((units >= 0) == draft.is_text).all()
     sizes = np.bincount(units[draft.is_text])
     assert sizes.min() == 1 and sizes.max() == 3
-    for row in range(draft.rows):  # each stands in one piece: no special token inside
+    for row in range(draft.rows):  # contiguous, without special tokens inside
         edges = np.flatnonzero(np.diff(units[row], prepend=-2, append=-2))
         runs = [int(units[row][start]) for start in edges[:-1] if units[row][start] >= 0]
         assert len(runs) == len(set(runs))
-    shares = np.bincount(sizes)[1:] / len(sizes)
-    assert (np.abs(shares - SHARES) < 0.02).all()  # a text's last unit may be cut
+    fractions = np.bincount(sizes)[1:] / len(sizes)
+    assert (np.abs(fractions - SHARES) < 0.02).all()  # the last unit of a text may be shorter
 
 
-@pytest.mark.parametrize("shares", [SHARES, [1.0], [0.0, 0.0, 1.0], [0.5, 0.5]])
-def test_ngrams_are_masked_whole_at_the_exact_rate_and_length_distribution(corpus, shares):
+@pytest.mark.parametrize("fractions", [SHARES, [1.0], [0.0, 0.0, 1.0], [0.5, 0.5]])
+def test_ngrams_are_masked_whole_at_the_exact_rate_and_length_distribution(corpus, fractions):
     draft = draft_of(whole(corpus), "stream", 130, rows=150)
-    result, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
+    result, sizes, all_sizes = [], np.zeros(len(fractions) + 1), np.zeros(len(fractions) + 1)
     for seed in range(30):
-        units = ngrams(draft.is_text, shares, np.random.default_rng(seed))
+        units = ngrams(draft.is_text, fractions, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
-        chosen = choose_units(ngrams(draft.is_text, shares, rng), 0.15, rng)
-        result.append(chosen.sum(1))
-        numbers = np.unique(units[chosen])
-        whole_sizes = np.bincount(units[draft.is_text])[numbers]
-        assert whole_sizes.sum() == chosen.sum()  # every unit whole
-        assert not (chosen & ~draft.is_text).any()
-        sizes += np.bincount(whole_sizes, minlength=len(shares) + 1)
-        among += np.bincount(np.bincount(units[draft.is_text]), minlength=len(shares) + 1)
-    hidden, expected = np.array(result), draft.is_text.sum(1) * 0.15
-    assert (np.abs(hidden - expected) < len(shares)).all()
-    assert abs(hidden.mean() - expected.mean()) < 4 * hidden.std() / hidden.size**0.5
-    share = among / among.sum()  # of all units, those cut by a document's end among them; none is preferred
-    assert (np.abs(sizes / sizes.sum() - share) < 0.01).all()
-    assert (np.abs(share[1:] - shares) < 0.05).all()
+        selected = choose_units(ngrams(draft.is_text, fractions, rng), 0.15, rng)
+        result.append(selected.sum(1))
+        unit_ids = np.unique(units[selected])
+        unit_sizes = np.bincount(units[draft.is_text])[unit_ids]
+        assert unit_sizes.sum() == selected.sum()  # all tokens of every selected unit
+        assert not (selected & ~draft.is_text).any()
+        sizes += np.bincount(unit_sizes, minlength=len(fractions) + 1)
+        all_sizes += np.bincount(np.bincount(units[draft.is_text]), minlength=len(fractions) + 1)
+    masked, expected = np.array(result), draft.is_text.sum(1) * 0.15
+    assert (np.abs(masked - expected) < len(fractions)).all()
+    assert abs(masked.mean() - expected.mean()) < 4 * masked.std() / masked.size**0.5
+    fraction = all_sizes / all_sizes.sum()  # of all units, including those cut by the end of a document
+    assert (np.abs(sizes / sizes.sum() - fraction) < 0.01).all()
+    assert (np.abs(fraction[1:] - fractions) < 0.05).all()
 
 
-def test_nothing_is_chosen_where_there_is_no_text():
+def test_rows_without_text_have_no_masked_positions():
     assert not choose_units(np.full((3, 5), -1), 0.15, np.random.default_rng(0)).any()
 
 
@@ -163,11 +163,11 @@ def test_chinese_words_are_masked_whole_as_jieba_splits_them(tmp_path):
     draft = draft_of(whole(corpus), "segment_pair", 64, rows=20)
     words: set[str] = set()
     for row in range(20):
-        chosen = choose_words(draft, 0.3, np.random.default_rng(row))
+        selected = choose_words(draft, 0.3, np.random.default_rng(row))
         for unit in np.unique(draft.word_ids[row][draft.is_text[row]]):
-            places = draft.word_ids[row] == unit
-            assert len(set(chosen[row][places].tolist())) == 1
-            words.add("".join(corpus.tokenizer.ids_to_tokens(draft.input_ids[row][places])))
+            positions = draft.word_ids[row] == unit
+            assert len(set(selected[row][positions].tolist())) == 1
+            words.add("".join(corpus.tokenizer.ids_to_tokens(draft.input_ids[row][positions])))
     expected = {word for sentence in sentences for run in CJK_RUN.findall(sentence) for word in jieba.cut(run)}
     assert expected <= words | {"。"}
     assert any(len(word) > 1 for word in expected)

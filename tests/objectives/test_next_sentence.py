@@ -24,26 +24,27 @@ def objective(random: float = 0.5) -> NextSentence:
     return NextSentence("next_sentence", NextSentenceSettings(kind="next_sentence", random=random))
 
 
-def document_of(view: CorpusSubset, places: np.ndarray) -> set[int]:
+def document_of(view: CorpusSubset, offsets: np.ndarray) -> set[int]:
     begins, ends = view.document_ranges.T
-    result = np.searchsorted(begins, places, side="right") - 1
-    assert (result >= 0).all() and (places < ends[result]).all(), "text from outside the view"
+    result = np.searchsorted(begins, offsets, side="right") - 1
+    assert (result >= 0).all() and (offsets < ends[result]).all(), "text from outside the view"
     return set(result.tolist())
 
 
 def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
     """Corpus offsets of A and of B."""
-    places = draft.corpus_offsets[row]
-    return places[(places >= 0) & (draft.segment_ids[row] == 0)], places[(places >= 0) & (draft.segment_ids[row] == 1)]
+    offsets = draft.corpus_offsets[row]
+    is_text, segments = offsets >= 0, draft.segment_ids[row]
+    return offsets[is_text & (segments == 0)], offsets[is_text & (segments == 1)]
 
 
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair"])
-def test_a_one_is_from_another_document_of_the_same_view_and_a_zero_follows(corpus, kind, part):
+def test_label_1_means_another_document_of_the_subset_and_0_the_following_text(corpus, kind, part):
     view = train_validation_split(corpus, 0.3)[part]
     draft = draft_of(view, kind, 40, rows=300, short=0.2)
     unpaired = draft.spans.part_lengths(1) == 0
-    whole_row = np.bincount(draft.spans.row, weights=draft.spans.length) < 37  # nothing was cut away
+    whole_row = np.bincount(draft.spans.row, weights=draft.spans.length) < 37  # not truncated
     objective().make_targets(draft, np.random.default_rng(0))
     labels = draft.row_labels[HEAD]
     assert labels[unpaired].all() and unpaired.any()
@@ -61,7 +62,7 @@ def test_a_one_is_from_another_document_of_the_same_view_and_a_zero_follows(corp
 
 
 @pytest.mark.parametrize("random", [0.0, 0.25, 0.5, 1.0])
-def test_the_rate_of_ones_among_rows_with_a_second_part(corpus, random):
+def test_the_fraction_of_label_1_matches_the_setting(corpus, random):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=2000)
     paired = draft.spans.part_lengths(1) > 0
     objective(random).make_targets(draft, np.random.default_rng(2))
@@ -70,9 +71,9 @@ def test_the_rate_of_ones_among_rows_with_a_second_part(corpus, random):
     assert abs(result.mean() - random) <= 4 * (random * (1 - random) / len(result)) ** 0.5
 
 
-def test_other_documents_are_all_used_and_begin_at_a_sentence(corpus):
+def test_random_segments_start_at_a_sentence_and_cover_all_documents(corpus):
     view = whole(corpus)
-    draft = draft_of(view, "sentence_pair", 200, rows=2000)  # nothing is ever cut
+    draft = draft_of(view, "sentence_pair", 200, rows=2000)  # nothing is truncated
     objective(1.0).make_targets(draft, np.random.default_rng(3))
     used: set[int] = set()
     starts = set(corpus.sentence_starts.tolist())
@@ -83,19 +84,19 @@ def test_other_documents_are_all_used_and_begin_at_a_sentence(corpus):
     assert used == set(range(len(view.document_ranges)))
 
 
-def test_the_length_of_a_row_does_not_give_the_answer_away(corpus):
-    """Short rows are made on purpose, and must stay short whichever the label."""
+def test_the_length_of_a_row_does_not_reveal_the_label(corpus):
+    """Rows with a short target length stay short for both labels."""
     draft = draft_of(whole(corpus), "segment_pair", 128, rows=3000, short=0.5)
     paired = draft.spans.part_lengths(1) > 0
     before = draft.spans.part_lengths(0) + draft.spans.part_lengths(1)
     objective().make_targets(draft, np.random.default_rng(4))
     labels = draft.row_labels[HEAD]
     longest_sentence = int(np.diff(corpus.sentence_starts).max())
-    now = draft.lengths - 3
-    assert (now[paired & (labels == 0)] == before[paired & (labels == 0)]).all()
+    lengths = draft.lengths - 3
+    assert (lengths[paired & (labels == 0)] == before[paired & (labels == 0)]).all()
     ones = paired & (labels == 1)
-    assert (now[ones] < before[ones] + longest_sentence).all()
-    means = [float(now[paired & (labels == label)].mean()) for label in (0, 1)]
+    assert (lengths[ones] < before[ones] + longest_sentence).all()
+    means = [float(lengths[paired & (labels == label)].mean()) for label in (0, 1)]
     assert abs(means[0] - means[1]) < longest_sentence / 2 + 3
 
 
@@ -111,7 +112,7 @@ def test_a_corpus_of_one_document_works(tmp_path, tokenizer_folder):
         assert document_of(view, a) == document_of(view, b) == {0}
 
 
-def test_rows_of_a_single_sentence_document_are_all_ones(tmp_path, tokenizer_folder):
+def test_rows_of_single_sentence_documents_have_label_1(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads"], ["our neighbour forgets a letter"]], tokenizer_folder)
     draft = draft_of(whole(corpus), "segment_pair", 20, rows=20)
     objective(0.0).make_targets(draft, np.random.default_rng(0))
@@ -119,38 +120,38 @@ def test_rows_of_a_single_sentence_document_are_all_ones(tmp_path, tokenizer_fol
     assert all(len(parts(draft, row)[1]) for row in range(20))
 
 
-def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
+def test_a_row_with_its_own_rng_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 24, short=0.2)
-    pieces, _ = RowSampler(view, packing, 0).next_rows(40)
-    together = Draft(view, pieces.select(np.arange(40)), packing.template)
+    spans, _ = RowSampler(view, packing, 0).next_rows(40)
+    batched = Draft(view, spans.select(np.arange(40)), packing.template)
     rng = PerRowRNG([[1, row] for row in range(40)])
-    objective().make_targets(together, rng)
+    objective().make_targets(batched, rng)
     after = rng.random((40, 2))
     for row in range(40):
-        alone = Draft(view, pieces.select(np.array([row])), packing.template)
-        own = PerRowRNG([[1, row]])
-        objective().make_targets(alone, own)
-        assert (alone.input_ids[0] == together.input_ids[row]).all()
-        assert alone.row_labels[HEAD][0] == together.row_labels[HEAD][row]
-        assert (own.random((1, 2))[0] == after[row]).all()  # so whatever comes next is the same, too
+        alone = Draft(view, spans.select(np.array([row])), packing.template)
+        row_rng = PerRowRNG([[1, row]])
+        objective().make_targets(alone, row_rng)
+        assert (alone.input_ids[0] == batched.input_ids[row]).all()
+        assert alone.row_labels[HEAD][0] == batched.row_labels[HEAD][row]
+        assert (row_rng.random((1, 2))[0] == after[row]).all()  # so later random numbers are the same too
 
 
 @pytest.mark.parametrize("random", [0.0, 0.25, 1.0])
 def test_the_baseline_is_the_class_prior_of_the_sampled_labels(corpus, random):
-    """Not of those that were wanted: a row whose document ends gets a B from elsewhere whatever was drawn. Over several
-    batches the prior is that of all of them: a batch of few rows tells its own too well."""
-    chosen, batches, labels = objective(random), [], []
+    """Not of the setting: a row at the end of its document always gets a random B. Over several batches the prior is
+    that of all labels, because the prior of a small batch would be too good a fit."""
+    task, batches, labels = objective(random), [], []
     for seed in range(3):
         draft = draft_of(whole(corpus), "segment_pair", 24, rows=20, seed=seed)
-        chosen.make_targets(draft, np.random.default_rng(seed))
+        task.make_targets(draft, np.random.default_rng(seed))
         batches.append(collate(draft))
         labels.append(draft.row_labels[HEAD])
-        assert chosen.baseline(batches[-1], np.zeros(1))[HEAD] == pytest.approx(entropy(labels[-1]))
-    result = chosen.mean_baseline(batches, np.zeros(1))
+        assert task.baseline(batches[-1], np.zeros(1))[HEAD] == pytest.approx(entropy(labels[-1]))
+    result = task.mean_baseline(batches, np.zeros(1))
     assert result == pytest.approx(entropy(np.concatenate(labels)))
     assert result == 0 if random == 1.0 else 0 < result < math.log(2)
 
 
 def entropy(labels: np.ndarray) -> float:
-    shares = [share for share in (labels.mean(), 1 - labels.mean()) if share]
-    return -sum(share * math.log(share) for share in shares)
+    probabilities = [p for p in (labels.mean(), 1 - labels.mean()) if p]
+    return -sum(p * math.log(p) for p in probabilities)

@@ -33,25 +33,25 @@ def permuting(**settings) -> PermutationLM:
     return PermutationLM("permutation_lm", PermutationLMSettings(kind="permutation_lm", **settings))
 
 
-def halved(corpus: Corpus, length: int, rows: int, objective: PermutationLM) -> Draft:
-    """Rows as XLNet packs them: a past, then a pair."""
+def xlnet_draft(corpus: Corpus, length: int, rows: int, objective: PermutationLM) -> Draft:
+    """Rows as XLNet packs them: reused text, then a pair."""
     layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, length, length // 2)
     backward = objective.reversed_rows(rows)
-    feed = ContiguousSampler(whole(corpus), Packer("contiguous_pair", layout), 0, rows, backward)
-    return Draft(whole(corpus), feed.next_rows(rows)[0], layout, backward)
+    sampler = ContiguousSampler(whole(corpus), Packer("contiguous_pair", layout), 0, rows, backward)
+    return Draft(whole(corpus), sampler.next_rows(rows)[0], layout, backward)
 
 
-def packed(corpus: Corpus, kind: str, length: int, rows: int, objective: PermutationLM) -> Draft:
+def build_draft(corpus: Corpus, kind: str, length: int, rows: int, objective: PermutationLM) -> Draft:
     if kind == "contiguous_pair":
-        return halved(corpus, length, rows, objective)
+        return xlnet_draft(corpus, length, rows, objective)
     draft = draft_of(whole(corpus), kind, length, rows, short=0.3)
     return Draft(draft.subset, draft.spans, draft.template, objective.reversed_rows(rows))
 
 
 def targets_of(draft: Draft) -> np.ndarray:
-    chosen = np.zeros(draft.original_ids.size, dtype=bool)
-    chosen[draft.token_targets[LM_HEAD_NAME].index] = True
-    return chosen.reshape(draft.original_ids.shape)
+    selected = np.zeros(draft.original_ids.size, dtype=bool)
+    selected[draft.token_targets[LM_HEAD_NAME].index] = True
+    return selected.reshape(draft.original_ids.shape)
 
 
 KINDS = ["contiguous_pair", "full_sentences", "segment_pair", "doc_sentences", "stream"]
@@ -60,83 +60,83 @@ KINDS = ["contiguous_pair", "full_sentences", "segment_pair", "doc_sentences", "
 @pytest.mark.parametrize("unit", ["token", "word"])
 @pytest.mark.parametrize("context", [2, 3, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_token_in_k_is_a_target_and_special_ones_never(corpus, kind, context, unit):
+def test_one_token_in_k_is_a_target_and_special_tokens_never(corpus, kind, context, unit):
     objective = permuting(context=context, unit=unit)
     for length in (24, 61):
-        draft = packed(corpus, kind, length, 12, objective)
+        draft = build_draft(corpus, kind, length, 12, objective)
         objective.make_targets(draft, np.random.default_rng(1))
-        chosen = targets_of(draft)
+        selected = targets_of(draft)
         assert (draft.input_ids == draft.original_ids).all()
-        assert not chosen[~draft.is_text].any()
-        assert (draft.token_targets[LM_HEAD_NAME].labels == draft.original_ids[chosen]).all()
-        place = np.arange(length)
+        assert not selected[~draft.is_text].any()
+        assert (draft.token_targets[LM_HEAD_NAME].labels == draft.original_ids[selected]).all()
+        position = np.arange(length)
         for row in range(12):
             expected = max(1, int(draft.lengths[row]) // context)
-            text, late = draft.is_text[row], place >= draft.reuse_lengths[row]
+            text, late = draft.is_text[row], position >= draft.reuse_lengths[row]
             if kind == "contiguous_pair":
                 later = expected // 2
-                assert (chosen[row] & late).sum() == min(later, (text & late).sum() - 1)
-                assert (chosen[row] & ~late).sum() == min(expected - later, (text & ~late).sum() - 1)
+                assert (selected[row] & late).sum() == min(later, (text & late).sum() - 1)
+                assert (selected[row] & ~late).sum() == min(expected - later, (text & ~late).sum() - 1)
             else:
-                assert chosen[row].sum() == min(expected, text.sum() - 1)
+                assert selected[row].sum() == min(expected, text.sum() - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_attention_mask_agrees_with_a_double_loop_over_the_order(corpus, kind, seed):
+def test_the_attention_mask_matches_a_double_loop_over_the_factorization_order(corpus, kind, seed):
     objective = permuting(context=3)
-    draft = packed(corpus, kind, 24, 8, objective)
+    draft = build_draft(corpus, kind, 24, 8, objective)
     objective.make_targets(draft, np.random.default_rng(seed))
     batch = collate(draft, "permuted")
-    stream, longest, chosen = batch.streams["encoder"], int(draft.lengths.max()), targets_of(draft)
+    stream, longest, selected = batch.streams["encoder"], int(draft.lengths.max()), targets_of(draft)
     assert isinstance(stream.attention_mask, Permutation) and stream.output_positions is None
     for row in range(8):
-        length, past = int(draft.lengths[row]), int(draft.reuse_lengths[row])
+        length, reused = int(draft.lengths[row]), int(draft.reuse_lengths[row])
         order = draft.factorization_order[row].tolist()
-        single = [place for place in range(length) if chosen[row, place] or not draft.is_text[row, place]]
-        turns = [order[place] for place in single]
-        assert len(set(turns)) == len(turns)
+        single = [position for position in range(length) if selected[row, position] or not draft.is_text[row, position]]
+        orders = [order[position] for position in single]
+        assert len(set(orders)) == len(orders)
         content = stream.attention_mask.grid(longest, row)
         query = (stream.attention_mask & ExcludeSelf()).grid(longest, row)
         for q in range(length):
             for k in range(longest):
                 if k >= length:
-                    seen = False  # filling
-                elif k < past <= q:
-                    seen = True  # the second half sees all of the first
-                elif q < past <= k:
-                    seen = False
+                    visible = False  # padding
+                elif k < reused <= q:
+                    visible = True  # the second half attends to all of the first
+                elif q < reused <= k:
+                    visible = False
                 elif k not in single:
-                    seen = True  # context
+                    visible = True  # context
                 else:
-                    seen = q in single and order[k] < order[q]
-                assert bool(content[q, k]) == (seen or q == k)
-                if chosen[row, q]:
-                    assert bool(query[q, k]) == (seen and q != k)
-        assert all(query[q].any() for q in range(length) if chosen[row, q])
+                    visible = q in single and order[k] < order[q]
+                assert bool(content[q, k]) == (visible or q == k)
+                if selected[row, q]:
+                    assert bool(query[q, k]) == (visible and q != k)
+        assert all(query[q].any() for q in range(length) if selected[row, q])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_grids_are_those_of_the_released_code_for_the_same_order(corpus, seed):
+def test_the_attention_mask_matches_the_released_code_for_the_same_order(corpus, seed):
     objective = permuting(context=3)
-    draft = halved(corpus, 30, 6, objective)
+    draft = xlnet_draft(corpus, 30, 6, objective)
     objective.make_targets(draft, np.random.default_rng(seed))
-    sees, chosen = collate(draft, "permuted").streams["encoder"].attention_mask, targets_of(draft)
+    attention_mask, selected = collate(draft, "permuted").streams["encoder"].attention_mask, targets_of(draft)
     for row in range(6):
         halves = []
         for part in (slice(0, 15), slice(15, 30)):
-            turns = draft.factorization_order[row, part]
-            leaves = draft.is_text[row, part] & ~chosen[row, part]
-            halves.append((np.where(leaves, -1, turns).tolist(), chosen[row, part].tolist()))
+            orders = draft.factorization_order[row, part]
+            is_context = draft.is_text[row, part] & ~selected[row, part]
+            halves.append((np.where(is_context, -1, orders).tolist(), selected[row, part].tolist()))
         blocked = torch.tensor(xlnet_data.row_blocked(*halves))
         itself = torch.eye(30, dtype=torch.bool)
-        assert torch.equal(sees.grid(30, row), ~blocked | itself)
-        places = torch.from_numpy(np.flatnonzero(chosen[row]))
-        assert torch.equal((sees & ExcludeSelf()).grid(30, row)[places], ~blocked[places])
+        assert torch.equal(attention_mask.grid(30, row), ~blocked | itself)
+        positions = torch.from_numpy(np.flatnonzero(selected[row]))
+        assert torch.equal((attention_mask & ExcludeSelf()).grid(30, row)[positions], ~blocked[positions])
 
 
-class Recorded:
-    """Hands the numbers of our walk to the literal one, in the order it asks for them; then any others."""
+class ReplayedNumbers:
+    """A generator that replays the random numbers of `sample_spans` for the literal code, and then random ones."""
 
     def __init__(self, numbers: np.ndarray):
         self.numbers = chain(numbers.reshape(-1).tolist(), np.random.default_rng(0).random(10_000).tolist())
@@ -149,9 +149,9 @@ class Recorded:
         return int(next(self.numbers) * stop)
 
 
-@pytest.mark.parametrize("words", [0.4, 1.1])  # how often a word begins; 1.1: every token is one
+@pytest.mark.parametrize("words", [0.4, 1.1])  # probability that a token starts a word; 1.1: every token
 @pytest.mark.parametrize("goal", [None, 4, 10])
-def test_the_walk_is_the_released_one_for_the_same_numbers(words, goal):
+def test_sampled_spans_match_the_released_code_for_the_same_random_numbers(words, goal):
     rng = np.random.default_rng(1)
     rows, length = 60, 70
     starts = rng.random((rows, length)) < words
@@ -160,16 +160,17 @@ def test_the_walk_is_the_released_one_for_the_same_numbers(words, goal):
     zeros = np.zeros(rows, dtype=np.int64)
     result = sample_spans(np.cumsum(starts, axis=1), zeros, zeros + length, zeros + (goal or length), 6, 5, uniform)
     for row in range(rows):
-        expected = np.array(xlnet_data.spans(starts[row].tolist(), goal, Recorded(uniform[row]), whole_words=True))
+        rng = ReplayedNumbers(uniform[row])
+        expected = np.array(xlnet_data.spans(starts[row].tolist(), goal, rng, whole_words=True))
         if goal is None:
             assert (result[row] == expected).all()
-        else:  # the literal one goes on to fill what is missing
+        else:  # the literal code adds single tokens up to the goal
             assert expected[result[row]].all() and expected.sum() == max(goal, result[row].sum())
     assert result.any(1).mean() > 0.5
 
 
 @pytest.mark.parametrize("context", [2, 6])
-def test_spans_of_n_come_with_probability_one_in_n_and_leave_context_between(context):
+def test_span_length_n_has_probability_proportional_to_1_over_n(context):
     rows, length, longest = 400, 600, 5
     units = np.arange(rows * length).reshape(rows, length)
     zeros = np.zeros(rows, dtype=np.int64)
@@ -178,48 +179,49 @@ def test_spans_of_n_come_with_probability_one_in_n_and_leave_context_between(con
     edges = np.diff(result.astype(int), axis=1, prepend=0, append=0)
     sizes = np.flatnonzero(edges.reshape(-1) == -1) - np.flatnonzero(edges.reshape(-1) == 1)
     assert sizes.min() == 1 and sizes.max() == longest
-    shares = np.bincount(sizes, minlength=longest + 1)[1:] / len(sizes)
+    fractions = np.bincount(sizes, minlength=longest + 1)[1:] / len(sizes)
     expected = (1 / np.arange(1, 6)) / (1 / np.arange(1, 6)).sum()
-    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / len(sizes)))
+    np.testing.assert_allclose(fractions, expected, atol=4 * np.sqrt(0.25 / len(sizes)))
     assert result.mean() == pytest.approx(1 / (context + 1), abs=0.01)  # n of every n + n x context
 
 
-def test_spans_are_whole_words_and_only_what_is_missing_is_filled_with_single_tokens(corpus):
+def test_spans_are_whole_words_and_single_tokens_fill_up_to_the_goal(corpus):
     draft = draft_of(whole(corpus), "stream", 300, rows=6)
     zeros = np.zeros(6, dtype=np.int64)
     uniform = np.random.default_rng(3).random((6, 60, 2))
     result = sample_spans(draft.word_ids, zeros, draft.lengths, zeros + 1000, 6, 5, uniform)
-    cut = sum(len(set(result[draft.word_ids == unit])) > 1 for unit in np.unique(draft.word_ids[draft.is_text]))
-    several = sum((draft.word_ids == unit).sum() > 1 for unit in np.unique(draft.word_ids[result & draft.is_text]))
-    assert cut == 0 and several > 5
+    num_split = sum(len(set(result[draft.word_ids == unit])) > 1 for unit in np.unique(draft.word_ids[draft.is_text]))
+    selected_words = np.unique(draft.word_ids[result & draft.is_text])
+    num_multi_token = sum((draft.word_ids == unit).sum() > 1 for unit in selected_words)
+    assert num_split == 0 and num_multi_token > 5
     goal = zeros + 60
-    chosen = choose_spans(draft.word_ids, zeros, draft.lengths, goal, 6, 5, np.random.default_rng(3))
-    assert (chosen.sum(1) == 60).all() and not (chosen & ~draft.is_text).any()
+    selected = choose_spans(draft.word_ids, zeros, draft.lengths, goal, 6, 5, np.random.default_rng(3))
+    assert (selected.sum(1) == 60).all() and not (selected & ~draft.is_text).any()
 
 
-def test_words_that_go_over_the_goal_are_cut():
+def test_words_that_exceed_the_goal_are_truncated():
     units = np.repeat(np.arange(10), 10)[None]  # ten words of ten tokens
     zeros = np.zeros(1, dtype=np.int64)
     for seed in range(20):
-        chosen = choose_spans(units, zeros, zeros + 100, zeros + 4, 2, 5, np.random.default_rng(seed))
-        assert chosen.sum() == 4
+        selected = choose_spans(units, zeros, zeros + 100, zeros + 4, 2, 5, np.random.default_rng(seed))
+        assert selected.sum() == 4
 
 
-def test_the_halves_of_a_row_are_walked_separately():
-    """A word that goes over the border is two."""
+def test_spans_are_sampled_separately_in_both_halves_of_a_row():
+    """A word across the boundary counts as two."""
     units = np.repeat(np.arange(20), 5)[None]
     for seed in range(30):
         for start, stop in ((0, 48), (48, 100)):
             edges = np.array([start]), np.array([stop])
-            chosen = choose_spans(units, *edges, np.array([9]), 3, 5, np.random.default_rng(seed))
-            assert chosen.sum() == 9 and not chosen[0, :start].any() and not chosen[0, stop:].any()
+            selected = choose_spans(units, *edges, np.array([9]), 3, 5, np.random.default_rng(seed))
+            assert selected.sum() == 9 and not selected[0, :start].any() and not selected[0, stop:].any()
     first = sample_spans(units, np.array([48]), np.array([100]), np.array([9]), 3, 5, np.zeros((1, 1, 2)))
     assert np.flatnonzero(first).tolist() == [48, 49]
 
 
-def test_targets_come_everywhere_and_any_of_them_first(corpus):
+def test_targets_are_at_all_positions_and_in_any_order(corpus):
     objective = permuting(unit="token")
-    draft = halved(corpus, 256, 2, objective)
+    draft = xlnet_draft(corpus, 256, 2, objective)
     counts, firsts = np.zeros((2, 256)), np.zeros((2, 256))
     for seed in range(300):
         objective.make_targets(draft, np.random.default_rng(seed))
@@ -231,98 +233,98 @@ def test_targets_come_everywhere_and_any_of_them_first(corpus):
     assert (firsts[:, :128].reshape(2, 8, 16).sum(2) > 0).all() and not firsts[:, 128:].any()
 
 
-def test_the_same_numbers_give_the_same_choice_and_others_another(corpus):
+def test_targets_and_order_depend_on_the_seed(corpus):
     objective = permuting()
-    made = []
+    results = []
     for seed in (0, 0, 1):
-        draft = halved(corpus, 32, 4, objective)
+        draft = xlnet_draft(corpus, 32, 4, objective)
         objective.make_targets(draft, np.random.default_rng(seed))
-        made.append((draft.factorization_order.tolist(), draft.token_targets[LM_HEAD_NAME].index.tolist()))
-    assert made[0] == made[1] != made[2]
+        results.append((draft.factorization_order.tolist(), draft.token_targets[LM_HEAD_NAME].index.tolist()))
+    assert results[0] == results[1] != results[2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_stream_holds_each_target_once_and_in_order(corpus, kind):
+def test_the_query_stream_has_each_target_once_and_in_order(corpus, kind):
     objective = permuting(context=3)
-    draft = packed(corpus, kind, 24, 7, objective)
+    draft = build_draft(corpus, kind, 24, 7, objective)
     objective.make_targets(draft, np.random.default_rng(2))
     batch = collate(draft, "permuted")
-    stream, target, chosen = batch.streams["encoder"], batch.token_targets[LM_HEAD_NAME], targets_of(draft)
-    counts = chosen.sum(1)
+    stream, target, selected = batch.streams["encoder"], batch.token_targets[LM_HEAD_NAME], targets_of(draft)
+    counts = selected.sum(1)
     assert stream.query_positions.shape == (7, counts.max()) and target.row_stride == counts.max()
     assert target.denominator == len(target.index) == counts.sum()
     for row in range(7):
-        mine = stream.query_positions[row, :counts[row]].tolist()
-        assert mine == np.flatnonzero(chosen[row]).tolist()
+        positions_of_row = stream.query_positions[row, :counts[row]].tolist()
+        assert positions_of_row == np.flatnonzero(selected[row]).tolist()
         assert (stream.query_positions[row] < int(draft.lengths[row])).all()
-    places = stream.input_ids.gather(1, stream.query_positions).flatten()
-    assert torch.equal(places[target.index], target.labels)
+    positions = stream.input_ids.gather(1, stream.query_positions).flatten()
+    assert torch.equal(positions[target.index], target.labels)
     assert stream.reuse_length == (12 if kind == "contiguous_pair" else None)
     assert stream.reversed_rows.tolist() == [False] * 4 + [True] * 3
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 @pytest.mark.parametrize("kind", ["contiguous_pair", "segment_pair"])
-def test_slices_of_a_batch_are_the_batch(corpus, kind, rows):
+def test_slices_have_the_rows_and_targets_of_the_batch(corpus, kind, rows):
     objective = permuting(context=3)
-    draft = packed(corpus, kind, 24, 7, objective)
+    draft = build_draft(corpus, kind, 24, 7, objective)
     objective.make_targets(draft, np.random.default_rng(2))
     batch = collate(draft, "permuted")
     stream, result, start = batch.streams["encoder"], [], 0
-    for piece in batch.slices(rows):
-        part, chosen = piece.streams["encoder"], slice(start, start + piece.num_rows)
-        assert torch.equal(part.input_ids, stream.input_ids[chosen]) and torch.equal(part.query_positions,
-                                                                                     stream.query_positions[chosen])
+    for batch_slice in batch.slices(rows):
+        part, selected = batch_slice.streams["encoder"], slice(start, start + batch_slice.num_rows)
+        assert torch.equal(part.input_ids, stream.input_ids[selected]) and torch.equal(part.query_positions,
+                                                                                       stream.query_positions[selected])
         assert torch.equal(part.reversed_rows,
-                           stream.reversed_rows[chosen]) and part.reuse_length == stream.reuse_length
-        assert torch.equal(part.attention_mask.order, stream.attention_mask.order[chosen])
-        target = piece.token_targets[LM_HEAD_NAME]
+                           stream.reversed_rows[selected]) and part.reuse_length == stream.reuse_length
+        assert torch.equal(part.attention_mask.order, stream.attention_mask.order[selected])
+        target = batch_slice.token_targets[LM_HEAD_NAME]
         assert torch.equal(part.input_ids.gather(1, part.query_positions).flatten()[target.index], target.labels)
         assert target.denominator == batch.token_targets[LM_HEAD_NAME].denominator
         result += target.labels.tolist()
-        start += piece.num_rows
+        start += batch_slice.num_rows
     assert result == batch.token_targets[LM_HEAD_NAME].labels.tolist() and start == 7
 
 
-def test_the_loss_reads_the_second_stream(corpus):
+def test_the_loss_uses_the_query_stream(corpus):
     objective = permuting()
-    draft = halved(corpus, 32, 4, objective)
+    draft = xlnet_draft(corpus, 32, 4, objective)
     objective.make_targets(draft, np.random.default_rng(0))
     batch = collate(draft, "permuted")
-    read = {}
+    recorded = {}
 
     class Network:
         def head(self, name):
             return self
 
-        def loss(self, places, labels, total):
-            read.update(places=places, labels=labels)
-            return places.sum() / total
+        def loss(self, positions, labels, total):
+            recorded.update(positions=positions, labels=labels)
+            return positions.sum() / total
 
     query = batch.streams["encoder"].query_positions
-    places = query + 100 * torch.arange(4)[:, None]
-    hidden = NetworkOutput({"encoder": torch.zeros(4, 32, 1), QUERY: places[..., None].float()})
+    positions = query + 100 * torch.arange(4)[:, None]
+    hidden = NetworkOutput({"encoder": torch.zeros(4, 32, 1), QUERY: positions[..., None].float()})
     assert objective.loss(Network(), hidden, batch).keys() == {"permutation_lm"}
-    row, place = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 32)
-    assert read["places"][:, 0].tolist() == (100 * row + place).tolist()
-    assert read["labels"].tolist() == draft.original_ids[row, place].tolist()
+    row, position = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 32)
+    assert recorded["positions"][:, 0].tolist() == (100 * row + position).tolist()
+    assert recorded["labels"].tolist() == draft.original_ids[row, position].tolist()
 
 
-def test_a_row_of_one_or_two_tokens_is_no_trouble(corpus):
+def test_rows_of_one_or_two_tokens_have_at_most_one_target(corpus):
     layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 24)
-    pieces = RowSpans.from_tuples(3, [(0, 5, 1, 0, False), (1, 5, 2, 0, False), (2, 5, 22, 0, False)])
-    draft, objective = Draft(whole(corpus), pieces, layout), permuting(context=2)
+    spans = RowSpans.from_tuples(3, [(0, 5, 1, 0, False), (1, 5, 2, 0, False), (2, 5, 22, 0, False)])
+    draft, objective = Draft(whole(corpus), spans, layout), permuting(context=2)
     objective.make_targets(draft, np.random.default_rng(0))
     assert draft.lengths.tolist()[:2] == [3, 4]
     assert targets_of(draft).sum(1).tolist()[:2] == [0, 1]
     stream = collate(draft, "permuted").streams["encoder"]
     assert stream.query_positions.shape == (3, 12)
     for row in range(3):
-        # not even filling sees nothing
+        # every query attends to something, also in padding
         assert (stream.attention_mask & ExcludeSelf()).grid(24, row)[stream.query_positions[row]].any(1).all()
 
 
-def test_what_it_declares():
+def test_requirements_and_reversed_rows():
     objective = permuting()
     assert objective.predicts_tokens and objective.attention_mask_kind == "permuted"
     assert objective.settings.needs_query_stream
@@ -333,8 +335,8 @@ def test_what_it_declares():
 
 
 @pytest.mark.parametrize("context", [1, 0, -3])
-def test_targets_without_context_are_refused_in_one_sentence(context):
+def test_a_context_below_2_is_refused(context):
     with pytest.raises(UserError) as error:
         recipe_loading.recipe("xlnet@tiny", [f"objective.permutation_lm.context={context}"])
-    (where, message), = error.value.problems
-    assert f"context = {context}" in where and "2 or more" in message and "none is left as context" in message
+    (key, message), = error.value.problems
+    assert f"context = {context}" in key and "2 or more" in message and "none is left as context" in message

@@ -1,4 +1,4 @@
-"""Replaced-token detection against the paper's formulas, and what a recipe must have for it."""
+"""Replaced-token detection matches the paper's formulas; and the settings that it requires."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SMALL = ["network.width=12", "network.heads=2", "network.feedforward=20", "netwo
 
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory, tokenizer_folder):
-    """A draft as the masked LM left it, and the batch made of it: rows of several lengths."""
+    """A draft with masked tokens and its batch, with rows of different lengths."""
     documents = [document.split("\n") for document in small_text(documents=6).strip().split("\n\n")]
     corpus = corpus_of(tmp_path_factory.mktemp("corpus"), documents, tokenizer_folder)
     draft = draft_of(whole(corpus), "sentence_pair", 48, rows=6)
@@ -48,59 +48,59 @@ def network_of(draft, *changes, seed=0):
     return network
 
 
-def scored(network, objectives, batch):
-    """The losses of a step, and what the generator wrote and the judge counted on the way."""
-    hidden, made = network.input_network(batch.streams), LossOutput({})
+def compute_losses(network, objectives, batch):
+    """The losses of a step, the generator's samples and the discriminator's metrics."""
+    hidden, total = network.input_network(batch.streams), LossOutput({})
     for objective in objectives:
         result = LossOutput.from_losses(objective.loss(network, hidden, batch))
-        made = made.merge(result)
-        hidden = hidden if result.generator_samples is None else replace(hidden,
-                                                                              generator_samples=result.generator_samples)
-    return made.losses, SimpleNamespace(generator_samples=hidden.generator_samples, ratio_metrics=made.ratio_metrics)
+        total = total.merge(result)
+        if result.generator_samples is not None:
+            hidden = replace(hidden, generator_samples=result.generator_samples)
+    return total.losses, SimpleNamespace(generator_samples=hidden.generator_samples, ratio_metrics=total.ratio_metrics)
 
 
-def passes_of(network, objectives, micro=None):
+def forward_backward_of(network, objectives, micro=None):
     settings = SimpleNamespace(micro_batch_size=micro)
     return ForwardBackward(network, objectives, settings, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize(("changes", "seed"), [([], 0), (["network.embedding.width=7"], 6),
                                                (["network.generator.layers=1"], 2)])
-def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
+def test_losses_and_measures_match_the_papers_formulas(batches, changes, seed):
     draft, batch, objectives = batches
     network = network_of(draft, *changes, seed=seed)
     torch.manual_seed(5)
     with torch.no_grad():
-        result, hidden = scored(network, objectives, batch)
+        result, hidden = compute_losses(network, objectives, batch)
     target, width = batch.token_targets["vocabulary"], batch.streams["encoder"].input_ids.shape[1]
     rows = []
     for row in range(draft.rows):
         length = int(draft.lengths[row])
-        here = [(int(index) % width, int(sample)) for index, sample in zip(target.index, hidden.generator_samples,
+        samples = [(int(index) % width, int(sample)) for index, sample in zip(target.index, hidden.generator_samples,
                                                                            strict=True)
                 if int(index) // width == row]
-        drawn = {place: (int(draft.input_ids[row, place]), sample) for place, sample in here}
+        sampled = {position: (int(draft.input_ids[row, position]), sample) for position, sample in samples}
         rows.append(electra.Row(draft.original_ids[row, :length].tolist(), draft.segment_ids[row, :length].tolist(),
-                                drawn))
+                                sampled))
     double = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     small = {name.removeprefix("generator."): value for name, value in double.items() if name.startswith("generator.")}
     expected = electra.losses(rows, double, network.settings, small, network.generator.settings)
-    shares = {name: float(some / of) for name, (some, of) in hidden.ratio_metrics.items()}
-    assert {name: float(loss) for name, loss in result.items()} | shares == pytest.approx(expected, rel=1e-4)
+    ratios = {name: float(part / total) for name, (part, total) in hidden.ratio_metrics.items()}
+    assert {name: float(loss) for name, loss in result.items()} | ratios == pytest.approx(expected, rel=1e-4)
     assert 0 < expected["replaced"] < 0.3 and 0 < expected["precision"] < 1 and 0 < expected["recall"] < 1
 
 
-def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
-    """Only the hidden places differ, and where the generator was right nothing does."""
+def test_the_discriminator_reads_the_text_with_sampled_tokens(batches, monkeypatch):
+    """Only masked positions can differ from the original text."""
     draft, batch, objectives = batches
     network = network_of(draft)
-    read = []
+    streams = []
     run_part = network._run_part
-    monkeypatch.setattr(network, "_run_part", lambda part, stream, *rest: read.append(stream) or run_part(
+    monkeypatch.setattr(network, "_run_part", lambda part, stream, *rest: streams.append(stream) or run_part(
         part, stream, *rest))
     with torch.no_grad():
-        _, hidden = scored(network, objectives, batch)
-    (stream,), target = read, batch.token_targets["vocabulary"]
+        _, hidden = compute_losses(network, objectives, batch)
+    (stream,), target = streams, batch.token_targets["vocabulary"]
     original = torch.from_numpy(draft.original_ids[:, : stream.input_ids.shape[1]].astype("int64"))
     changed = torch.zeros(original.numel(), dtype=torch.bool)
     changed[target.index] = True
@@ -110,8 +110,8 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
 
 
 @pytest.mark.parametrize(("micro", "judged"), [(1, "all"), (4, "all"), (1, "hidden"), (4, "hidden")])
-def test_slices_add_up(batches, micro, judged):
-    """Gradients, losses and shares of the whole step, whatever the slices; the draws are made the same."""
+def test_slices_have_the_losses_and_gradients_of_the_whole_batch(batches, micro, judged):
+    """Gradients, losses and metrics do not depend on the slices; the samples are fixed."""
     draft, batch, _ = batches
     resolved = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
     (group,) = group_objectives(resolved, build_objectives(resolved))
@@ -119,37 +119,37 @@ def test_slices_add_up(batches, micro, judged):
     samples = torch.randint(draft.corpus.tokenizer.vocab_size, (len(batch.token_targets["vocabulary"].index),),
                             generator=torch.Generator().manual_seed(1))
 
-    def trained(rows):
+    def train_step(rows):
         network = network_of(draft)
-        scorer, given = network.generator.heads["vocabulary"], iter(samples.split(1))
+        scorer, remaining = network.generator.heads["vocabulary"], iter(samples.split(1))
         loss_and_sample = scorer.loss_and_sample
         scorer.loss_and_sample = lambda hidden, *rest: loss_and_sample(hidden, *rest)._replace(
-            sampled=torch.cat([next(given) for _ in range(len(hidden))]) if len(hidden) else samples[:0])
+            sampled=torch.cat([next(remaining) for _ in range(len(hidden))]) if len(hidden) else samples[:0])
         prepared = SimpleNamespace(batch=batch, objectives=objectives, sampler_key="x")
-        outcome = passes_of(network, objectives, rows).forward_backward(prepared)
+        outcome = forward_backward_of(network, objectives, rows).forward_backward(prepared)
         return outcome, {name: parameter.grad for name, parameter in network.named_parameters()}
 
-    one, gradients = trained(batch.num_rows)
-    other, again = trained(micro)
-    assert one.losses == pytest.approx(other.losses, rel=1e-5)
-    assert one.metrics == pytest.approx(other.metrics, rel=1e-6)
-    assert one.metrics.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
+    whole_step, gradients = train_step(batch.num_rows)
+    sliced_step, sliced_gradients = train_step(micro)
+    assert whole_step.losses == pytest.approx(sliced_step.losses, rel=1e-5)
+    assert whole_step.metrics == pytest.approx(sliced_step.metrics, rel=1e-6)
+    assert whole_step.metrics.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
     replaced = int((samples != batch.token_targets["vocabulary"].labels).sum())
-    asked = batch.num_tokens if judged == "all" else len(samples)
-    assert one.metrics["replaced"] == pytest.approx(replaced / asked)
+    num_scored = batch.num_tokens if judged == "all" else len(samples)
+    assert whole_step.metrics["replaced"] == pytest.approx(replaced / num_scored)
     for name, gradient in gradients.items():
-        torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(sliced_gradients[name], gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_only_masked_positions_are_scored_with_judged_hidden(batches):
-    """The paper's "ELECTRA 15%": the same scores, but of the places where the generator wrote, and their mean."""
+    """The paper's "ELECTRA 15%": the mean loss over the positions that the generator predicts."""
     draft, batch, _ = batches
     resolved = recipe("electra@tiny", [*SMALL, "objective.replaced_token.judged=hidden"])
     (group,) = group_objectives(resolved, build_objectives(resolved))
     network, target = network_of(draft), batch.token_targets["vocabulary"]
     torch.manual_seed(5)
     with torch.no_grad():
-        result, hidden = scored(network, group.objectives, batch)
+        result, hidden = compute_losses(network, group.objectives, batch)
         stream = batch.streams["encoder"]
         ids = stream.input_ids.flatten().index_copy(0, target.index, hidden.generator_samples).view_as(stream.input_ids)
         states = network({"encoder": replace(stream, input_ids=ids, output_positions=None)})["encoder"].flatten(0, 1)
@@ -157,13 +157,13 @@ def test_only_masked_positions_are_scored_with_judged_hidden(batches):
     wrong = (hidden.generator_samples != target.labels).float()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, wrong)
     assert float(result["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
-    some, of = hidden.ratio_metrics["replaced"]
-    assert int(of) == len(target.index) and int(some) == int(wrong.sum())
+    num_replaced, total = hidden.ratio_metrics["replaced"]
+    assert int(total) == len(target.index) and int(num_replaced) == int(wrong.sum())
 
 
 @pytest.mark.parametrize("judged", ["all", "hidden"])
-def test_a_token_that_the_generator_gets_right_counts_as_original(batches, judged):
-    """Every other hidden token is guessed; the loss and the measures take those for what they are."""
+def test_a_correctly_predicted_token_counts_as_original(batches, judged):
+    """The generator predicts every other masked token correctly."""
     draft, batch, _ = batches
     resolved = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
     (group,) = group_objectives(resolved, build_objectives(resolved))
@@ -172,25 +172,25 @@ def test_a_token_that_the_generator_gets_right_counts_as_original(batches, judge
     samples = torch.where(wrong, (target.labels + 1) % draft.corpus.tokenizer.vocab_size, target.labels)
     scorer = network.generator.heads["vocabulary"]
     loss_and_sample = scorer.loss_and_sample
-    scorer.loss_and_sample = lambda *given: loss_and_sample(*given)._replace(sampled=samples)
-    asked = []
-    network.heads["replaced_token"].register_forward_hook(lambda _, __, scores: asked.append(scores))
+    scorer.loss_and_sample = lambda *arguments: loss_and_sample(*arguments)._replace(sampled=samples)
+    recorded = []
+    network.heads["replaced_token"].register_forward_hook(lambda _, __, scores: recorded.append(scores))
     with torch.no_grad():
-        result, hidden = scored(network, group.objectives, batch)
+        result, hidden = compute_losses(network, group.objectives, batch)
     assert int(hidden.ratio_metrics["replaced"][0]) == int(wrong.sum()) > 4
-    (scores,), real = asked, batch.streams["encoder"].attention_token_mask().flatten()
-    labels = torch.zeros(len(real))
+    (scores,), token_mask = recorded, batch.streams["encoder"].attention_token_mask().flatten()
+    labels = torch.zeros(len(token_mask))
     labels[target.index] = wrong.float()
-    labels = labels[target.index] if judged == "hidden" else labels[real]
+    labels = labels[target.index] if judged == "hidden" else labels[token_mask]
     expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
     assert float(result["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
-    """Except through the embedding, which is one."""
+def test_the_discriminator_loss_has_no_gradient_in_the_generator(batches):
+    """Except in the shared embedding."""
     draft, batch, (masked, judged) = batches
     network = network_of(draft)
-    result, _ = scored(network, (masked, judged), batch)
+    result, _ = compute_losses(network, (masked, judged), batch)
     result[judged.name].backward(retain_graph=True)
     shared = ("embedding.tokens", "embedding.segments", "embedding.position", "embedding.norm")
     for name, parameter in network.named_parameters():
@@ -204,31 +204,31 @@ def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
 def test_the_baseline_is_the_entropy_of_the_fraction_of_replaced_tokens(batches):
     draft, batch, (_, judged) = batches
     vocabulary = draft.corpus.tokenizer.vocab_size
-    share = len(batch.token_targets["vocabulary"].index) / batch.num_tokens * (1 - 1 / vocabulary)
-    entropy = -(share * math.log(share) + (1 - share) * math.log(1 - share))
+    fraction = len(batch.token_targets["vocabulary"].index) / batch.num_tokens * (1 - 1 / vocabulary)
+    entropy = -(fraction * math.log(fraction) + (1 - fraction) * math.log(1 - fraction))
     unigram = np.full(vocabulary, -math.log(vocabulary))
     assert judged.baseline(batch, unigram) == {"replaced_token": pytest.approx(entropy)}
 
 
 @pytest.mark.slow
-def test_it_learns_to_tell_what_a_poor_generator_wrote(tmp_path, corpus_folder):
-    """Beyond the number of replaced tokens, which alone would cost some 0.92 of the baseline here. Means over the last
-    hundred steps: the held-out text is a few lines, and its loss goes up and down by a tenth."""
+def test_it_learns_to_detect_tokens_of_a_weak_generator(tmp_path, corpus_folder):
+    """Better than the class prior, which has about 0.92 of the baseline loss here. The test averages the last hundred
+    steps, because the validation loss of so little text varies by 10%."""
     result = pretrain("electra@tiny", corpus_folder, tmp_path / "run", steps=300, seed=SEED, changes=[
         "network.width=64", "network.feedforward=128", "network.generator.multiplier=0.07", "training.log_every=10",
         "corpus.sequence_length=32", "training.learning_rate=2e-3", "training.warmup_steps=20", "network.dropout=0.0",
         "network.attention.dropout=0.0"])
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
-    told = [line for line in lines if "measures" in line]
+    logged = [line for line in lines if "measures" in line]
 
     def last(kind: str, name: str) -> float:
-        return float(np.mean([line[kind].get(name, 0.0) for line in told[-10:]]))
+        return float(np.mean([line[kind].get(name, 0.0) for line in logged[-10:]]))
 
-    # seen (five seeds in fp32, three in bf16): 0.69 to 0.83 of the baselines, precision 0.8 to 0.9, recall 0.2 to 0.4
+    # with five seeds in fp32, three in bf16: 0.69 to 0.83 of the baselines, precision above 0.8, recall above 0.2
     assert last("losses", "masked_lm") < 0.9 * result["baselines"]["masked_lm"]
     assert last("losses", "replaced_token") < 0.87 * result["baselines"]["replaced_token"]
     assert last("measures", "precision") > 0.5 and last("measures", "recall") > 0.1
-    assert last("measures", "generator_accuracy") > told[0]["measures"]["generator_accuracy"] + 0.05
+    assert last("measures", "generator_accuracy") > logged[0]["measures"]["generator_accuracy"] + 0.05
 
 
 WRONG = [
@@ -247,20 +247,20 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("changes", "named"), WRONG)
-def test_what_cannot_be_judged_is_refused_by_name(changes, named):
+def test_invalid_electra_settings_are_refused(changes, named):
     with pytest.raises(UserError) as refused:
         recipe("electra@tiny", changes)
-    assert any(named in place + reason for place, reason in refused.value.problems)
+    assert any(named in key + reason for key, reason in refused.value.problems)
 
 
-def test_bert_cannot_judge_without_a_generator():
+def test_replaced_token_without_a_generator_is_refused():
     with pytest.raises(UserError) as refused:
         recipe("bert@tiny", ["objective.replaced_token.weight=50.0"])
     assert "network.generator.multiplier" in refused.value.problems[0][1]
 
 
-def test_a_generator_s_heads_part_its_width():
-    """Of 21 wide with 7 heads, a third is 7 wide, which 2 heads cannot share."""
+def test_the_heads_of_a_generator_divide_its_width():
+    """A third of width 21 with 7 heads is width 7, which 2 heads would not divide."""
     network = recipe("electra@tiny", ["network.width=21", "network.heads=7",
                                       "network.generator.multiplier=0.3333"]).settings.network
     assert (network.generator_network().width, network.generator_network().heads) == (7, 1)

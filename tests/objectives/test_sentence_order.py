@@ -25,21 +25,22 @@ def objective(swapped: float = 0.5, other: float = 0.0) -> SentenceOrder:
     return SentenceOrder(NAME, SentenceOrderSettings(kind=NAME, swapped=swapped, other=other))
 
 
-def document_of(view: CorpusSubset, places: np.ndarray) -> int:
-    result = np.unique(np.searchsorted(view.document_ranges[:, 0], places, side="right") - 1)
-    assert len(result) == 1 and (places < view.document_ranges[result[0], 1]).all(), "text from outside the view"
+def document_of(view: CorpusSubset, offsets: np.ndarray) -> int:
+    result = np.unique(np.searchsorted(view.document_ranges[:, 0], offsets, side="right") - 1)
+    assert len(result) == 1 and (offsets < view.document_ranges[result[0], 1]).all(), "text from outside the view"
     return int(result[0])
 
 
 def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
     """Corpus offsets of A and of B."""
-    places = draft.corpus_offsets[row]
-    return places[(places >= 0) & (draft.segment_ids[row] == 0)], places[(places >= 0) & (draft.segment_ids[row] == 1)]
+    offsets = draft.corpus_offsets[row]
+    is_text, segments = offsets >= 0, draft.segment_ids[row]
+    return offsets[is_text & (segments == 0)], offsets[is_text & (segments == 1)]
 
 
 @pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair"])
 @pytest.mark.parametrize(("swapped", "other"), [(0.5, 0.0), (1 / 3, 1 / 3)])
-def test_every_label_says_what_the_row_shows(corpus, kind, swapped, other):
+def test_labels_match_the_order_of_the_segments(corpus, kind, swapped, other):
     view = train_validation_split(corpus, 0.3)[0]
     draft = draft_of(view, kind, 40, rows=400, short=0.2)
     alone = draft.spans.part_lengths(1) == 0
@@ -65,25 +66,25 @@ def test_the_label_frequencies_match_the_settings(corpus, swapped, other):
     paired = draft.spans.part_lengths(1) > 0
     objective(swapped, other).make_targets(draft, np.random.default_rng(1))
     result = draft.row_labels[NAME][paired]
-    for label, share in enumerate([1 - swapped - other, swapped, other]):
-        assert abs((result == label).mean() - share) <= 4 * (share * (1 - share) / len(result)) ** 0.5
+    for label, fraction in enumerate([1 - swapped - other, swapped, other]):
+        assert abs((result == label).mean() - fraction) <= 4 * (fraction * (1 - fraction) / len(result)) ** 0.5
 
 
 def test_a_swapped_row_has_the_same_tokens(corpus):
-    straight = draft_of(whole(corpus), "segment_pair", 60, rows=50)
-    turned = draft_of(whole(corpus), "segment_pair", 60, rows=50)
-    objective(0.0).make_targets(straight, np.random.default_rng(2))
-    objective(1.0).make_targets(turned, np.random.default_rng(2))
+    in_order = draft_of(whole(corpus), "segment_pair", 60, rows=50)
+    reversed_order = draft_of(whole(corpus), "segment_pair", 60, rows=50)
+    objective(0.0).make_targets(in_order, np.random.default_rng(2))
+    objective(1.0).make_targets(reversed_order, np.random.default_rng(2))
     checked = 0
     for row in range(50):
-        (a, b), (second, first) = parts(straight, row), parts(turned, row)
-        if turned.row_labels[NAME][row] == 1 and len(a) + len(b) < 57:  # nothing was cut
+        (a, b), (second, first) = parts(in_order, row), parts(reversed_order, row)
+        if reversed_order.row_labels[NAME][row] == 1 and len(a) + len(b) < 57:  # nothing was truncated
             assert a.tolist() == first.tolist() and b.tolist() == second.tolist()
             checked += 1
     assert checked > 10
 
 
-def test_without_another_document_there_is_no_third_answer(tmp_path, tokenizer_folder):
+def test_without_another_document_label_2_is_never_used(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads", "our neighbour forgets", "every scribe copies"] * 4],
                        tokenizer_folder)
     draft = draft_of(whole(corpus), "sentence_pair", 20, rows=60)
@@ -91,24 +92,24 @@ def test_without_another_document_there_is_no_third_answer(tmp_path, tokenizer_f
     assert set(draft.row_labels[NAME]) == {0, 1}
 
 
-def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
+def test_a_row_with_its_own_rng_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 24, short=0.2)
-    pieces, _ = RowSampler(view, packing, 0).next_rows(30)
-    together = Draft(view, pieces.select(np.arange(30)), packing.template)
+    spans, _ = RowSampler(view, packing, 0).next_rows(30)
+    batched = Draft(view, spans.select(np.arange(30)), packing.template)
     rng = PerRowRNG([[1, row] for row in range(30)])
-    objective(0.3, 0.4).make_targets(together, rng)
+    objective(0.3, 0.4).make_targets(batched, rng)
     after = rng.random((30, 2))
     for row in range(30):
-        alone = Draft(view, pieces.select(np.array([row])), packing.template)
-        own = PerRowRNG([[1, row]])
-        objective(0.3, 0.4).make_targets(alone, own)
-        assert (alone.input_ids[0] == together.input_ids[row]).all()
-        assert alone.row_labels[NAME][0] == together.row_labels[NAME][row]
-        assert (own.random((1, 2))[0] == after[row]).all()
+        alone = Draft(view, spans.select(np.array([row])), packing.template)
+        row_rng = PerRowRNG([[1, row]])
+        objective(0.3, 0.4).make_targets(alone, row_rng)
+        assert (alone.input_ids[0] == batched.input_ids[row]).all()
+        assert alone.row_labels[NAME][0] == batched.row_labels[NAME][row]
+        assert (row_rng.random((1, 2))[0] == after[row]).all()
 
 
 def test_rows_without_a_label_are_not_scored(corpus):
-    """The loss is the mean over the others, whole or in slices, and -1 never reaches the head."""
+    """The loss is the mean over the other rows, also in slices."""
     recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
                                                  "objective.sentence_order.swapped=0.5",
                                           "network.dropout=0.0", "network.attention.dropout=0.0"])
@@ -126,10 +127,10 @@ def test_rows_without_a_label_are_not_scored(corpus):
         scores = network.head(NAME)(network.pool(hidden["encoder"])).log_softmax(-1)
         expected = np.mean([-float(scores[row, label]) for row, label in enumerate(labels) if label >= 0])
         assert float(order.loss(network, hidden, batch)[NAME]) == pytest.approx(expected, rel=1e-5)
-        slices = [order.loss(network, network(piece.streams), piece)[NAME] for piece in batch.slices(7)]
+        slices = [order.loss(network, network(part.streams), part)[NAME] for part in batch.slices(7)]
         assert float(sum(slices)) == pytest.approx(expected, rel=1e-5)
-    shares = np.bincount(labels[labels >= 0]) / target.denominator
-    assert order.baseline(batch, np.zeros(1))[NAME] == pytest.approx(-(shares * np.log(shares)).sum())
+    probabilities = np.bincount(labels[labels >= 0]) / target.denominator
+    assert order.baseline(batch, np.zeros(1))[NAME] == pytest.approx(-(probabilities * np.log(probabilities)).sum())
 
 
 def test_a_batch_without_labels_has_zero_loss(tmp_path, tokenizer_folder):

@@ -1,4 +1,4 @@
-"""Questions about every token: was it written with a capital, and does it occur elsewhere in its document?"""
+"""Token classification: whether a token is capitalized, and whether it occurs elsewhere in its document."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,8 @@ def relation(reach: int = 8192) -> TokenDocumentRelation:
     return TokenDocumentRelation(RELATION, TokenDocumentRelationSettings(kind=RELATION, reach=reach))
 
 
-def answers(draft, name: str) -> np.ndarray:
-    """(rows, length): -1 where nothing is asked."""
+def labels_of(draft, name: str) -> np.ndarray:
+    """(rows, length) labels; -1 at positions that are not scored."""
     scored = draft.token_targets[name]
     result = np.full(draft.is_text.size, -1)
     result[scored.index] = scored.labels
@@ -37,16 +37,16 @@ def answers(draft, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["segment_pair", "full_sentences", "stream"])
-def test_capitals_are_those_of_the_text(corpus, kind):
+def test_capitalisation_labels_match_the_text(corpus, kind):
     draft = draft_of(whole(corpus), kind, 40, rows=30)
     capitalisation().make_targets(draft, np.random.default_rng(0))
-    result = answers(draft, CASE)
+    result = labels_of(draft, CASE)
     assert ((result >= 0) == draft.is_text).all() and 0 < (result == 1).sum() < (result == 0).sum()
-    for row, place in zip(*np.nonzero(draft.is_text), strict=True):
-        source = draft.corpus_offsets[row, place]
+    for row, position in zip(*np.nonzero(draft.is_text), strict=True):
+        source = draft.corpus_offsets[row, position]
         document = int(np.searchsorted(corpus.document_starts, source, side="right")) - 1
         character = corpus.document_text(document)[corpus.values_at("starts", np.array(source))]
-        assert result[row, place] == character.isupper()
+        assert result[row, position] == character.isupper()
 
 
 def test_masked_positions_have_no_token_labels(corpus):
@@ -59,7 +59,7 @@ def test_masked_positions_have_no_token_labels(corpus):
     masked.make_targets(draft, rng)
     case.make_targets(draft, rng)
     changed = draft.input_ids != draft.original_ids
-    assert changed.any() and ((answers(draft, CASE) >= 0) == (draft.is_text & ~changed)).all()
+    assert changed.any() and ((labels_of(draft, CASE) >= 0) == (draft.is_text & ~changed)).all()
 
 
 def test_the_loss_is_the_mean_over_the_scored_positions(corpus):
@@ -70,18 +70,18 @@ def test_the_loss_is_the_mean_over_the_scored_positions(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 40, rows=6)
     case.make_targets(draft, np.random.default_rng(0))
     batch, network = collate(draft), build_network(recipe, corpus.tokenizer.vocab_size).eval()
-    labels = torch.from_numpy(answers(draft, CASE)[:, :batch.streams["encoder"].input_ids.shape[1]])
+    labels = torch.from_numpy(labels_of(draft, CASE)[:, :batch.streams["encoder"].input_ids.shape[1]])
     with torch.no_grad():
         hidden = network(batch.streams)
         scores = network.head(CASE)(hidden["encoder"])
         expected = torch.nn.functional.cross_entropy(scores[labels >= 0], labels[labels >= 0])
         assert case.loss(network, hidden, batch)[CASE].item() == pytest.approx(expected.item(), rel=1e-5)
-    share = (labels == 1).sum().item() / (labels >= 0).sum().item()
+    fraction = (labels == 1).sum().item() / (labels >= 0).sum().item()
     assert case.baseline(batch, np.zeros(1))[CASE] == pytest.approx(
-        -(share * np.log(share) + (1 - share) * np.log(1 - share)))
+        -(fraction * np.log(fraction) + (1 - fraction) * np.log(1 - fraction)))
 
 
-def test_what_capitalisation_lacks(corpus, tmp_path, tokenizer_folder, text_file):
+def test_unsuitable_corpora_are_reported_by_capitalisation(corpus, tmp_path, tokenizer_folder, text_file):
     assert capitalisation().missing_data(corpus) is None
     small = corpus_of(tmp_path / "small", [["the clerk reads", "a letter"]], tokenizer_folder)
     assert capitalisation().missing_data(small) == "the text has no capital letter"
@@ -90,34 +90,34 @@ def test_what_capitalisation_lacks(corpus, tmp_path, tokenizer_folder, text_file
     assert "keeps capitals" in capitalisation().missing_data(cased)
 
 
-def test_a_missing_side_array_is_named_with_what_makes_it(corpus, monkeypatch):
+def test_a_missing_annotation_is_reported_with_the_command_that_adds_it(corpus, monkeypatch):
     monkeypatch.setattr(Corpus, "annotations", lambda self: [])
     assert capitalisation().missing_data(corpus) == 'the corpus has no "capitals"; `stemma corpus build` makes them'
     assert relation().missing_data(corpus) is None
 
 
 @pytest.mark.parametrize("reach", [1, 10, 37, 8192])
-def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
-    """As a literal search finds them; with a large reach that is all of the document."""
+def test_relation_labels_match_a_search_around_the_row(corpus, reach):
+    """With a large reach, in the whole document."""
     view = whole(corpus)
     draft = draft_of(view, "doc_sentences", 30, rows=80)
     relation(reach).make_targets(draft, np.random.default_rng(0))
-    result = answers(draft, RELATION)
+    result = labels_of(draft, RELATION)
     assert ((result >= 0) == draft.is_text).all()
-    everything = set()
+    all_labels = set()
     for row in range(80):
         text = draft.corpus_offsets[row][draft.is_text[row]]
         begin, end = next((b, e) for b, e in view.document_ranges.tolist() if b <= text[0] < e)
-        outside = [place for place in range(begin, end) if not text[0] <= place <= text[-1]]
+        outside = [position for position in range(begin, end) if not text[0] <= position <= text[-1]]
         middle = text[0]
         before, behind = ([p for p in outside if p < middle][::-1], [p for p in outside if p > middle])
         half = reach // 2
-        wide = [*before[:max(half, reach - len(behind))], *behind[:max(reach - half, reach - len(before))]]
-        known = set(corpus.values_at("tokens", np.array(sorted(wide), dtype=np.int64)).tolist())
-        expected = [int(token in known) for token in draft.original_ids[row][draft.is_text[row]].tolist()]
+        window = [*before[:max(half, reach - len(behind))], *behind[:max(reach - half, reach - len(before))]]
+        tokens_around = set(corpus.values_at("tokens", np.array(sorted(window), dtype=np.int64)).tolist())
+        expected = [int(token in tokens_around) for token in draft.original_ids[row][draft.is_text[row]].tolist()]
         assert result[row][draft.is_text[row]].tolist() == expected
-        everything |= set(expected)
-    assert everything == {0, 1}
+        all_labels |= set(expected)
+    assert all_labels == {0, 1}
 
 
 def test_sentences_outside_the_subset_are_ignored(tmp_path, tokenizer_folder):

@@ -34,55 +34,56 @@ def corpus(tmp_path_factory, tokenizer_folder) -> Corpus:
     return Corpus.open(folder / "corpus")
 
 
-def drafted(corpus: Corpus, places: int = 400) -> Draft:
+def build_draft(corpus: Corpus, max_tokens: int = 400) -> Draft:
     layout = RowTemplate.from_tokenizer(corpus.tokenizer, "A end", PAIR, 32, decoder_start="begin")
-    pieces, _ = BucketSampler(whole(corpus), Packer("parallel", layout), 0, places).next_rows(0)
-    draft = Draft(whole(corpus), pieces, layout)
+    spans, _ = BucketSampler(whole(corpus), Packer("parallel", layout), 0, max_tokens).next_rows(0)
+    draft = Draft(whole(corpus), spans, layout)
     TranslationObjective("translation", TranslationSettings(kind="translation")).make_targets(draft,
                                                                                               np.random.default_rng(0))
     return draft
 
 
-def test_a_is_read_and_b_is_written(corpus):
+def test_a_is_the_source_and_b_the_target(corpus):
     tokenizer = corpus.tokenizer
-    draft = drafted(corpus)
+    draft = build_draft(corpus)
     end, begin = tokenizer.special_id("end"), tokenizer.special_id("begin")
 
     def encoded(text: str) -> list[int]:
         return [*tokenizer.encode(text, special=False).ids, end]
 
-    read, written = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
+    encoder_rows, decoder_rows = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
     expected = {tuple(encoded(source)): encoded(target) for source, target in zip(SOURCES, TARGETS, strict=True)}
-    assert len(rows_of(read)) == 4
-    for source, given, target in zip(rows_of(read), rows_of(written), labels_of(written), strict=True):
+    assert len(rows_of(encoder_rows)) == 4
+    for source, decoder_input, target in zip(rows_of(encoder_rows), rows_of(decoder_rows), labels_of(decoder_rows),
+                                             strict=True):
         assert expected[tuple(source)] == target
-        assert given == [begin, *target[:-1]]
+        assert decoder_input == [begin, *target[:-1]]
 
 
-def test_a_batch_has_two_streams_and_scores_all_that_is_written(corpus):
-    draft = drafted(corpus)
+def test_a_batch_has_two_streams_and_scores_every_target_token(corpus):
+    draft = build_draft(corpus)
     batch = collate(draft)
-    read, written = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
+    encoder_rows, decoder_rows = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
     assert batch.streams["encoder"].attention_mask == PaddingRule(
-        torch.arange(read.input_ids.shape[1]) < torch.from_numpy(read.lengths)[:, None])
+        torch.arange(encoder_rows.input_ids.shape[1]) < torch.from_numpy(encoder_rows.lengths)[:, None])
     assert batch.streams["decoder"].attention_mask == Causal() and batch.streams["decoder"].position_ids is None
-    assert batch.num_tokens == int(read.lengths.sum() + written.lengths.sum()) and batch.num_rows == 4
+    assert batch.num_tokens == int(encoder_rows.lengths.sum() + decoder_rows.lengths.sum()) and batch.num_rows == 4
     target = batch.token_targets["vocabulary"]
-    assert target.labels.tolist() == [label for row in labels_of(written) for label in row]
+    assert target.labels.tolist() == [label for row in labels_of(decoder_rows) for label in row]
     assert target.denominator == len(target.labels)
-    rows, places = np.divmod(target.index.numpy(), target.row_stride)
-    assert (written.labels[rows, places] == target.labels.numpy()).all()
-    same = replace(draft.seq2seq_rows["encoder"], lengths=np.full(4, read.input_ids.shape[1]))
-    draft.seq2seq_rows["encoder"] = same
+    rows, positions = np.divmod(target.index.numpy(), target.row_stride)
+    assert (decoder_rows.labels[rows, positions] == target.labels.numpy()).all()
+    without_padding = replace(draft.seq2seq_rows["encoder"], lengths=np.full(4, encoder_rows.input_ids.shape[1]))
+    draft.seq2seq_rows["encoder"] = without_padding
     assert collate(draft).streams["encoder"].attention_mask == Bidirectional()
 
 
-def test_a_step_in_slices_has_the_loss_of_the_whole(corpus):
+def test_slices_have_the_loss_of_the_whole_batch(corpus):
     recipe = recipe_loading.recipe("transformer@tiny", ["network.dropout=0.0"])
     torch.manual_seed(0)
     network = build_network(recipe, corpus.tokenizer.vocab_size).eval()
     (task,) = build_objectives(recipe)
-    batch = collate(drafted(corpus))
+    batch = collate(build_draft(corpus))
     with torch.no_grad():
         losses = [sum(float(task.loss(network, network(part.streams), part)["translation"])
                       for part in batch.slices(size)) for size in (4, 3, 1)]
@@ -90,8 +91,8 @@ def test_a_step_in_slices_has_the_loss_of_the_whole(corpus):
     assert losses[0] > 3
 
 
-def test_smoothing_is_for_learning_only(corpus):
-    batch = collate(drafted(corpus))
+def test_label_smoothing_applies_to_training_batches_only(corpus):
+    batch = collate(build_draft(corpus))
     results = {}
     for smoothing in (0.0, 0.4):
         recipe = recipe_loading.recipe("transformer@tiny", [f"objective.translation.smoothing={smoothing}",
@@ -102,24 +103,24 @@ def test_smoothing_is_for_learning_only(corpus):
             torch.nn.init.normal_(parameter, std=0.3)
         (task,) = build_objectives(recipe)
         for held_out in (True, False):
-            asked = replace(batch, held_out=held_out)
+            variant = replace(batch, held_out=held_out)
             with torch.no_grad():
-                losses = [float(task.loss(network.train(training), network(batch.streams), asked)["translation"])
+                losses = [float(task.loss(network.train(training), network(batch.streams), variant)["translation"])
                           for training in (True, False)]
-            assert losses[0] == pytest.approx(losses[1])  # what was asked decides, not the mode of the network
+            assert losses[0] == pytest.approx(losses[1])  # `held_out` decides, not the mode of the network
             results[smoothing, held_out] = losses[0]
     assert results[0.0, True] == pytest.approx(results[0.0, False]) == pytest.approx(results[0.4, True])
     assert abs(results[0.4, False] - results[0.0, False]) > 0.01
 
 
-def test_plain_text_is_no_parallel_corpus_and_pairs_serve_as_plain_text(corpus, corpus_folder):
+def test_plain_text_is_refused_for_translation_and_pairs_are_accepted_as_text(corpus, corpus_folder):
     with pytest.raises(UserError, match=r"holds plain text, and objective.translation of transformer@tiny needs pairs"):
         check_requirements(recipe_loading.recipe("transformer@tiny"), Corpus.open(corpus_folder))
     check_requirements(recipe_loading.recipe("transformer@tiny"), corpus)
     check_requirements(recipe_loading.recipe("mass@tiny"), corpus)
 
 
-def test_a_missing_decoder_start_is_named(corpus):
+def test_a_missing_decoder_start_token_is_refused(corpus):
     roles = dict(corpus.tokenizer.special_token_ids)
     del corpus.tokenizer.special_token_ids["begin"]
     try:
@@ -140,7 +141,7 @@ def test_a_missing_decoder_start_is_named(corpus):
     ("t5@tiny", ["objective.span_corruption.mean_span=0.9"], "must be 1 or more"),
     ("transformer@tiny", ["corpus.decoder_start=start"], "must be one of begin, end, padding, mask"),
 ])
-def test_what_cannot_be_is_refused_in_a_sentence(name, changes, message):
+def test_invalid_seq2seq_settings_are_refused(name, changes, message):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
     assert message in str(refused.value)

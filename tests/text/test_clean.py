@@ -162,7 +162,6 @@ def test_cleaning_is_deterministic(tmp_path: Path) -> None:
 
 
 def test_the_document_separator_never_occurs_inside_a_document(tmp_path: Path) -> None:
-
     lines = ['{"text": "First part of it.\\n\\nSecond part of it."}', '{"text": "Another one<br>in two lines."}']
     (tmp_path / "raw.jsonl").write_text("\n".join(lines))
     for name, documents, expected in [

@@ -46,7 +46,7 @@ def test_yml_turns_alternate_and_values_stay_text(tmp_path):
     (tmp_path / "e.yml.gz").write_bytes(gzip.compress(text.encode()))
     expected = [Dialogue(["Are you there?", "no", "3: four", "yes"], [0, 1, 0, 1]), Dialogue(["1984"], [0])]
     assert list(read_dialogues([tmp_path / "d.yml"])) == expected
-    assert list(read_dialogues([tmp_path])) == expected * 2  # a folder stands for all dialogue files in it
+    assert list(read_dialogues([tmp_path])) == expected * 2  # a folder: all dialogue files in it
 
 
 def test_yml_may_name_its_speakers(tmp_path):

@@ -180,9 +180,9 @@ def test_json_lines_with_null_or_replaced_characters_are_read(tmp_path, caplog):
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 def test_truncated_and_invalid_archives_are_refused(tmp_path, suffix):
-    whole = compress(suffix, "".join(f"line {i * 7919 % 1000}\n" for i in range(20_000)).encode())
+    archive = compress(suffix, "".join(f"line {i * 7919 % 1000}\n" for i in range(20_000)).encode())
     file = tmp_path / f"a.txt{suffix}"
-    file.write_bytes(whole[: len(whole) * 2 // 3])
+    file.write_bytes(archive[: len(archive) * 2 // 3])
     with pytest.raises(UserError, match=rf"a\.txt\{suffix} ends too early"):
         documents([file])
     file.write_bytes(b"this is plain text, not an archive at all")

@@ -172,7 +172,6 @@ def test_text_from_standard_input_is_cached_by_content(cache, text_file, monkeyp
 
 
 def test_of_two_concurrent_processes_only_one_builds_the_corpus(cache, text_file):
-
     code = ("import logging, sys; from stemma.recipe_loading import recipe;"
             "from stemma.training.run_folder import TextReadingOptions;"
             "from stemma.training.corpus_cache import build_or_load_corpus; logging.basicConfig(level='INFO');"

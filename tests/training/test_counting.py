@@ -40,8 +40,8 @@ def counting_runs(tmp_path_factory, corpus_folder) -> Path:
         (folder / name).write_text(content)
     (folder / "held-out.txt").write_text(small_text(seed=1))
     command = ["pretrain", "bigram.toml@tiny", "--corpus", corpus_folder, "--steps", STEPS, "--json", *OFTEN]
-    whole = run(*command, "--out", "whole", folder=folder)
-    assert whole.code == 0, whole.err
+    uninterrupted = run(*command, "--out", "uninterrupted", folder=folder)
+    assert uninterrupted.code == 0, uninterrupted.err
     start(*command, "--out", "killed", folder=folder).kill_when(lambda: has_checkpoint(folder / "killed", 2))
     assert not (folder / "killed" / "result.json").exists()
     resumed = run("resume", "killed", *PLUGIN, folder=folder)
@@ -65,19 +65,19 @@ def weights(run: Path) -> bytes:
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(counting_runs):
-    assert weights(counting_runs / "whole") == weights(counting_runs / "killed")
-    results = [json.loads((counting_runs / name / "result.json").read_text()) for name in ("whole", "killed")]
+    assert weights(counting_runs / "uninterrupted") == weights(counting_runs / "killed")
+    results = [json.loads((counting_runs / name / "result.json").read_text()) for name in ("uninterrupted", "killed")]
     for key in ("steps", "tokens", "loss", "losses", "validation_loss", "unigram_loss"):
         assert results[0][key] == results[1][key], key
     assert results[0]["steps"] == STEPS and results[0]["validation_loss"] < 0.8 * results[0]["unigram_loss"]
-    lines = [json.loads(line) for line in (counting_runs / "whole" / "log.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (counting_runs / "uninterrupted" / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == STEPS and "learning_rate" not in lines[0]
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
 def test_counts_and_smoothed_probabilities_match_the_text(loaded, corpus_folder):
-    resolved, plan = read_run(loaded / "whole")
+    resolved, plan = read_run(loaded / "uninterrupted")
     loader = PretrainLoader(resolved, Corpus.open(corpus_folder), build_objectives(resolved), plan.seed)
     pairs: Counter[tuple[int, int]] = Counter()
     for step in range(STEPS):
@@ -86,7 +86,7 @@ def test_counts_and_smoothed_probabilities_match_the_text(loaded, corpus_folder)
         before = batch.streams["encoder"].input_ids.flatten()[target.index]
         pairs.update(zip(before.tolist(), target.labels.tolist(), strict=True))
     loader.close()
-    model = stemma.load(loaded / "whole")
+    model = stemma.load(loaded / "uninterrupted")
     counts = model.network.heads["vocabulary"].counts
     assert counts.dtype == torch.int32 and int(counts.sum()) == pairs.total()
     assert {(int(a), int(b)): int(counts[a, b]) for a, b in counts.nonzero()} == pairs
@@ -100,12 +100,12 @@ def test_counts_and_smoothed_probabilities_match_the_text(loaded, corpus_folder)
 
 
 def test_the_model_can_be_loaded_saved_and_evaluated(loaded, tmp_path):
-    model = stemma.load(loaded / "whole")
+    model = stemma.load(loaded / "uninterrupted")
     stemma.save(model, tmp_path / "again")
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights(loaded / "whole")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights(loaded / "uninterrupted")
     written = model.generate("the old", tokens=5, seed=1)[0]
     assert written.text
-    completed = run("perplexity", "whole", "held-out.txt", "--json", *PLUGIN, folder=loaded)
+    completed = run("perplexity", "uninterrupted", "held-out.txt", "--json", *PLUGIN, folder=loaded)
     assert completed.code == 0, completed.err
     uniform = len(model.network.heads["vocabulary"].counts)
     assert completed.json["perplexity"] < 0.5 * uniform
@@ -124,5 +124,5 @@ def test_a_checkpoint_of_another_training_method_is_refused(loaded, tmp_path):
 
     network = torch.nn.Linear(2, 2)
     other = OptimizerState(network, torch.optim.SGD(network.parameters(), 0.1))
-    state = json.loads(next((loaded / "whole" / "checkpoints").glob("step-*/state.json")).read_text())
+    state = json.loads(next((loaded / "uninterrupted" / "checkpoints").glob("step-*/state.json")).read_text())
     assert other.incompatibility(state["optimizer"]) == "another optimizer (Counting, not SGD, or other groups)"

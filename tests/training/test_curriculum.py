@@ -81,7 +81,6 @@ def test_rows_prefetched_for_a_finished_stage_are_put_back(make, changes):
 
 
 def test_a_paused_objective_skips_no_rows(make):
-
     pausing = [*TWO_STAGES, "objective.words.starts=0.3", "objective.words.stops=0.6", "objective.masked_lm.stops=1.0"]
     loader, alone = make(*pausing), make(*TWO_STAGES[:2])
     cursors = []
@@ -110,15 +109,15 @@ def test_a_budget_that_ends_before_a_task_starts_is_refused():
     (0.5, 0.6, 10, True), (0.5, 0.6, 3, False), (0.5, 0.6, 2, True), (0.95, 1.0, 10, False), (0.9, 1.0, 10, True),
     (0.34, 0.35, 3, False), (0.33, 0.34, 100, True), (0.0, 0.01, 1, True)])
 def test_a_stage_that_contains_no_step_is_refused(starts, stops, steps, trained):
-    chosen = recipe_of(f"objective.next_sentence.starts={starts}", f"objective.next_sentence.stops={stops}")
-    active = any("next_sentence" in [o.name for o in active_objectives(build_objectives(chosen), step, step / steps)]
+    resolved = recipe_of(f"objective.next_sentence.starts={starts}", f"objective.next_sentence.stops={stops}")
+    active = any("next_sentence" in [o.name for o in active_objectives(build_objectives(resolved), step, step / steps)]
                  for step in range(steps))
     assert active is trained
     if trained:
-        check_curriculum(chosen, Budget("steps", steps))
+        check_curriculum(resolved, Budget("steps", steps))
     else:
         with pytest.raises(UserError) as caught:
-            check_curriculum(chosen, Budget("steps", steps))
+            check_curriculum(resolved, Budget("steps", steps))
         assert caught.value.problems[0][0] == f"objective.next_sentence.starts = {starts:g}"
 
 

@@ -59,12 +59,12 @@ def test_layer_learning_rates_of_electra_match_its_code(decay):
     expected = get_layer_lrs(1.0, decay, 5)
     result = layer_lr_scales(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
     keys = {"embedding": "/embeddings/", "heads": "task_specific/"}
-    body = {name: share for name, share in result.items() if not name.startswith("generator.")}
+    body = {name: scale for name, scale in result.items() if not name.startswith("generator.")}
     assert {name.split(".")[0] for name in body} == {"embedding", "encoder", "heads"}
-    for name, share in body.items():
-        part, *rest = name.split(".")
-        key = f"encoder/layer_{rest[1]}/" if part == "encoder" else keys[part]
-        assert share == pytest.approx(expected[key]), name
+    for name, scale in body.items():
+        part, *path = name.split(".")
+        key = f"encoder/layer_{path[1]}/" if part == "encoder" else keys[part]
+        assert scale == pytest.approx(expected[key]), name
 
 
 def test_learning_rates_decay_layer_by_layer_from_the_full_rate_of_the_heads():
@@ -84,8 +84,8 @@ def test_learning_rates_decay_layer_by_layer_from_the_full_rate_of_the_heads():
 
 @pytest.mark.parametrize("frozen, lowest", [("0", 0), ("1", 1), ("3", 3), ("all", 4), ("4", 4)])
 def test_frozen_layers_are_not_trained(frozen, lowest):
-    chosen, network = network_of("bert@tiny", f"training.frozen={frozen}")
-    layers = LayerFreezing(network, chosen.settings.training)
+    resolved, network = network_of("bert@tiny", f"training.frozen={frozen}")
+    layers = LayerFreezing(network, resolved.settings.training)
     layers.set_train_mode()
     assert trainable_layers(network) == set(range(lowest, 5))
     fixed = frozen in ("all", "4")  # a frozen encoder has no dropout
@@ -93,8 +93,8 @@ def test_frozen_layers_are_not_trained(frozen, lowest):
 
 
 def test_layers_are_unfrozen_from_the_top_down_to_the_frozen_ones():
-    chosen, network = network_of("bert@tiny", "training.unfreeze=10", "training.frozen=1")
-    layers = LayerFreezing(network, chosen.settings.training)
+    resolved, network = network_of("bert@tiny", "training.unfreeze=10", "training.frozen=1")
+    layers = LayerFreezing(network, resolved.settings.training)
     lowest_layer = {}
     for step in range(60):
         layers.unfreeze_for_step(step)
@@ -133,8 +133,8 @@ def test_impossible_freezing_and_reinitialization_are_refused(name, changes, mes
 
 
 def test_shared_layers_can_be_frozen_together():
-    chosen, network = network_of("albert@tiny", "training.frozen=all")
-    LayerFreezing(network, chosen.settings.training)
+    resolved, network = network_of("albert@tiny", "training.frozen=all")
+    LayerFreezing(network, resolved.settings.training)
     assert trainable_layers(network) == {4}
 
 
@@ -142,6 +142,6 @@ def test_shared_layers_can_be_frozen_together():
                                              ("training.unfreeze=5", "training.unfreeze trains only the heads"),
                                              ("training.unfreeze=epoch", "give a number of steps")])
 def test_a_network_with_a_tied_lm_head_has_no_heads_to_train_alone(change, message):
-    chosen, network = network_of("gpt2@tiny", change)
+    resolved, network = network_of("gpt2@tiny", change)
     with pytest.raises(UserError, match=message):
-        LayerFreezing(network, chosen.settings.training)
+        LayerFreezing(network, resolved.settings.training)

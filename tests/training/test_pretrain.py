@@ -81,11 +81,11 @@ def test_initializing_from_a_model_keeps_its_weights_and_network_settings(finish
     run, result = finished
     corpus = Corpus.open(corpus_folder)
     resolved = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
-    chosen, network = init_from_model(str(run), resolved, corpus)
+    adopted, network = init_from_model(str(run), resolved, corpus)
     ours, theirs = network.state_dict(), stemma.load(run).network.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert (chosen.settings.network.layers, chosen.settings.network.width) == (2, 32)  # not mini's
-    assert chosen.origin["network.layers"] == "run" and caplog.messages == []
+    assert (adopted.settings.network.layers, adopted.settings.network.width) == (2, 32)  # not mini's
+    assert adopted.origin["network.layers"] == "run" and caplog.messages == []
 
     # with so small a learning rate the loss does not change
     after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, init_from=run, changes=[
@@ -146,7 +146,6 @@ def test_a_published_checkpoint_with_a_padded_vocabulary_is_trained_further(name
 
 
 def test_a_run_that_fails_in_its_first_step_leaves_no_folder(tmp_path, corpus_folder, monkeypatch):
-
     with pytest.raises(UserError, match="at step 1; training stopped before anything was learnt"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=3,
                  changes=[*SMALL, "network.initialization.spread=1e30"])

@@ -84,7 +84,7 @@ def test_budgets_are_read_from_options_and_measure_progress(steps, tokens, minut
                                    "minutes": "0.5 minutes"}[expected.unit]
 
 
-def test_a_run_folder_is_made_without_torch():
+def test_a_run_folder_is_created_without_importing_torch():
     code = ("import sys, stemma.training.pretrain, stemma.training.run_folder, stemma.training.corpus_cache;"
             "import stemma.training.budget; print('torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
