@@ -49,11 +49,11 @@ def use_plugin(path: str | Path) -> Plugin:
                         ) from error
     digest = hashlib.sha256(code).hexdigest()
     with _lock:
-        before = _loaded.get(file.name)
-        if before is not None and before.sha256 == digest:
-            return before
-        if before is not None and before.path != file.resolve():
-            raise UserError(f"{file} and {before.path} are two plug-ins of one name, by which a run remembers them; "
+        loaded = _loaded.get(file.name)
+        if loaded is not None and loaded.sha256 == digest:
+            return loaded
+        if loaded is not None and loaded.path != file.resolve():
+            raise UserError(f"{file} and {loaded.path} are two plug-ins of one name, by which a run remembers them; "
                             "rename one of the files.")
         plugin = Plugin(file.resolve(), digest, f"stemma_plugin_{file.stem}")
         previous_entries = registry.unregister(plugin.module)
@@ -75,8 +75,9 @@ def _run(file: Path, code: bytes, plugin: Plugin) -> None:
     try:
         exec(compile(code, str(plugin.path), "exec"), module.__dict__)
     except SyntaxError as error:
-        where = file if error.filename == str(plugin.path) else error.filename
-        raise UserError(f"the plug-in {where}, line {error.lineno}: {error.msg}; correct it and run again.") from error
+        location = file if error.filename == str(plugin.path) else error.filename
+        raise UserError(f"the plug-in {location}, line {error.lineno}: {error.msg}; correct it and run again.") \
+            from error
     except UserError as error:
         raise UserError(f"the plug-in {file}, line {_line(error, plugin)}: {error.message}", error.problems) from error
     except (Exception, SystemExit) as error:

@@ -120,12 +120,12 @@ def show_progress() -> Iterator[None]:
 @contextmanager
 def report_to(lines: ProgressLines) -> Iterator[ProgressLines]:
     """Report to these lines instead, with their own stream and clock."""
-    before = _state.lines, _state.terminal
+    previous = _state.lines, _state.terminal
     _state.lines, _state.terminal = lines, None
     try:
         yield lines
     finally:
-        _state.lines, _state.terminal = before
+        _state.lines, _state.terminal = previous
 
 
 @contextmanager

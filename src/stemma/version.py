@@ -25,7 +25,7 @@ VERSION = _of(PACKAGE) or UNKNOWN
 
 def described() -> str:
     """One line for a bug report. Packages are not imported for it."""
-    packages = [f"{name} {found}" for name in ("torch", "tokenizers", "transformers")
-                if (found := _of(name)) is not None]
+    packages = [f"{name} {version}" for name in ("torch", "tokenizers", "transformers")
+                if (version := _of(name)) is not None]
     around = [f"Python {platform.python_version()}", *packages, f"{platform.system()} {platform.machine()}"]
     return f"stemma {VERSION} ({', '.join(around)})"

@@ -117,12 +117,12 @@ def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("name", "content", "said", "line"), [
-    ("a.txt", "word\nfine here\n", "cannot be asked, as lambada", "line 1"),
-    ("a.txt", CBT, "cannot be asked, as cbt", "line 24"),
-    ("a.txt", "1 A .\n2 XXXXX .\tclerk\t\triver|leaf\n", "cannot be asked", "line 2"),
-    ("a.txt", "1 A .\n2 XXXXX and XXXXX .\tleaf\t\triver|leaf\n", "cannot be asked", "line 2"),
-    ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be asked", "line 2"),
-    ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be asked", "line 1"),
+    ("a.txt", "word\nfine here\n", "cannot be read as lambada", "line 1"),
+    ("a.txt", CBT, "cannot be read as cbt", "line 24"),
+    ("a.txt", "1 A .\n2 XXXXX .\tclerk\t\triver|leaf\n", "cannot be read", "line 2"),
+    ("a.txt", "1 A .\n2 XXXXX and XXXXX .\tleaf\t\triver|leaf\n", "cannot be read", "line 2"),
+    ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be read", "line 2"),
+    ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be read", "line 1"),
 ])
 def test_unusable_lines_are_reported(tmp_path, name, content, said, line):
     (tmp_path / name).write_text(content)

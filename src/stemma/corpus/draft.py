@@ -163,10 +163,10 @@ class Draft:
 
     def segment_b_start(self) -> np.ndarray:
         """(rows,) position at which B begins; the row's length if it has no B."""
-        before = [slot.name for slot in self.template.pair]
-        special = sum(name not in PART_NUMBERS for name in before[:before.index("B")])
-        begins = self.reuse_lengths + special + self.spans.part_lengths(0)
-        return np.where(self.spans.part_lengths(1) > 0, begins, self.lengths)
+        slots = [slot.name for slot in self.template.pair]
+        special = sum(name not in PART_NUMBERS for name in slots[:slots.index("B")])
+        start = self.reuse_lengths + special + self.spans.part_lengths(0)
+        return np.where(self.spans.part_lengths(1) > 0, start, self.lengths)
 
     def _token_after_row(self) -> np.ndarray:
         """(rows,) the token of running text after each row's last position; -1 if the template ends the row."""

@@ -84,23 +84,23 @@ def measure_false_positives(bloom: BloomFilter, n: int, lookups: int, seed: int 
 def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
                    progress: Callable[[int], None] | None) -> Callable[[], NumberedDocuments]:
     """A function that iterates over the corpus's documents; it can be called several times."""
-    def with_progress(texts: NumberedDocuments, done: list[int]) -> NumberedDocuments:
+    def with_progress(texts: NumberedDocuments, num_done: list[int]) -> NumberedDocuments:
         for index, text in texts:
             yield index, text
             if progress:
-                done[0] += len(text)
-                progress(done[0])
+                num_done[0] += len(text)
+                progress(num_done[0])
 
-    done = [0]
+    num_done = [0]
     if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
         built = Corpus.open(corpus[0])
         count = len(built.document_starts) - 1
-        return lambda: with_progress(((index, built.document_text(index)) for index in range(count)), done)
+        return lambda: with_progress(((index, built.document_text(index)) for index in range(count)), num_done)
     streams = [path for path in list_files(corpus) if not path.is_file()]
     if streams:
         raise UserError(f"the corpus is read twice (to size the filter and to fill it), and {streams[0]} can be read "
                         "only once; put it in a file first.")
-    return lambda: with_progress(_numbered(read_passages(corpus, **settings)), done)
+    return lambda: with_progress(_numbered(read_passages(corpus, **settings)), num_done)
 
 
 def _numbered(passages: Iterable[Passage], excerpts: list[str] | None = None) -> NumberedDocuments:

@@ -79,10 +79,10 @@ def _candidates(chunk: TextChunk, size: int, words: CountTable, parts: CountTabl
     begin, end = chunk.atom_starts, chunk.atom_ends
     halves = [chunk.hashes(begin[first], end[last - 1]), chunk.hashes(begin[last], end[last]),
               chunk.hashes(begin[first], end[first]), chunk.hashes(begin[first + 1], end[last])]
-    known = _are_known(halves, words, parts)
+    has_known_part = _are_known(halves, words, parts)
     token = chunk.first_token + chunk.atom_first_tokens
     columns = np.stack([*halves, token[first].astype(np.uint64), token[last + 1].astype(np.uint64)], axis=1)
-    return chunk.hashes(begin[first], end[last])[known], columns[known]
+    return chunk.hashes(begin[first], end[last])[has_known_part], columns[has_known_part]
 
 
 def _are_known(halves: list[np.ndarray], words: CountTable, parts: CountTable) -> np.ndarray:

@@ -91,18 +91,18 @@ def _build_chunk(corpus: Corpus, ranges: list[tuple[int, int, str, int]], charac
     texts = [text for _, _, text, _ in ranges]
     points = np.frombuffer(DOCUMENT_SEPARATOR.join(texts).encode("utf-32-le"), np.uint32)
     sizes = np.array([end - begin for begin, end, _, _ in ranges])
-    before = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    shift = np.repeat(before - [offset for _, _, _, offset in ranges], sizes)
+    text_offsets = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
+    shift = np.repeat(text_offsets - [offset for _, _, _, offset in ranges], sizes)
     starts = np.minimum(corpus.values_between("starts", first, stop) + shift, len(points))
     stops = np.minimum(starts + corpus.values_between("lengths", first, stop),
-                       np.repeat(before + [*map(len, texts)], sizes))
+                       np.repeat(text_offsets + [*map(len, texts)], sizes))
 
     opens = corpus.values_between("word_starts", first, stop)  # an atom may begin with this token
     opens[np.cumsum(sizes) - sizes] = True
     if characters and len(points):
         cjk = _cjk()
-        alone = cjk[points[np.minimum(starts[1:], len(points) - 1)]] & cjk[points[np.maximum(stops[:-1], 1) - 1]]
-        opens[1:] |= alone & (starts[1:] >= stops[:-1])  # tokens that share a character stay in one atom
+        between_cjk = cjk[points[np.minimum(starts[1:], len(points) - 1)]] & cjk[points[np.maximum(stops[:-1], 1) - 1]]
+        opens[1:] |= between_cjk & (starts[1:] >= stops[:-1])  # tokens that share a character stay in one atom
 
     spaces = _spaces()[points]
     retained = np.ones(len(points), bool)

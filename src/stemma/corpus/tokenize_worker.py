@@ -47,8 +47,8 @@ class TokenizeWorker:
         raw = [text.encode() + (b"\n" if batch.is_multipart and not last else b"")
                for text, last in zip(texts, ended, strict=True)]
         characters = _bounds(texts)
-        before = np.array([before for _, _, before in passages], np.int64)
-        in_document = np.repeat(before - characters[:-1], counts)
+        offsets = np.array([offsets for _, _, offsets in passages], np.int64)
+        in_document = np.repeat(offsets - characters[:-1], counts)
         lengths = np.minimum(encoded.ends - encoded.starts, np.iinfo(np.uint16).max)  # one [UNK] can be a whole line
         words, chinese = _word_starts(texts, characters, encoded)
         arrays = {"tokens": encoded.ids, "word_starts": words.astype(np.uint8),

@@ -103,8 +103,8 @@ def _encode_lines(model: Model, spec: DecodingSpec, lines: Sequence[str], names:
                                                                     special=False)] if options.prefix else bare
     rows = {index: row for index, row in enumerate(prefixed) if bare[index]}
     unknown = tokenizer.special_token_ids.get("unknown")
-    if lacking := [names[index] for index, row in rows.items() if unknown in row]:
-        logger.warning(f"the vocabulary lacks some characters of {_join_names(lacking)}; the model reads "
+    if with_unknown := [names[index] for index, row in rows.items() if unknown in row]:
+        logger.warning(f"the vocabulary lacks some characters of {_join_names(with_unknown)}; the model reads "
                        f"{tokenizer.id_to_token(unknown or 0)} there.")
     return _truncate_or_refuse(model, spec, rows, names, options)
 

@@ -115,8 +115,8 @@ def ablation_variants(parent_name: str | None, child_name: str, size: str | None
                 continue
             no_effect = [no_effect_reason(change, base, variant) for change in group.changes]
             if all(no_effect):
-                why = "; ".join(dict.fromkeys(filter(None, no_effect)))
-                impossible.append({"variant": name, "why": f"it would be {base.label} again: {why}"})
+                reason = "; ".join(dict.fromkeys(filter(None, no_effect)))
+                impossible.append({"variant": name, "why": f"it would be {base.label} again: {reason}"})
             else:
                 variants.append(Variant(name, variant, role, group.name))
     differences = diff(parent, child)
@@ -152,8 +152,8 @@ def excluded_changes(parent: Recipe, child: Recipe, published_parent: Recipe, pu
                 else f"both have {format_value(value)}"
             reasons[key] = have + (", as you set it" if key in shared
                                    else f" at size {child.size}" if child.size else "")
-        elif why := no_effect_reason(change, parent, child):
-            reasons[key] = why
+        elif reason := no_effect_reason(change, parent, child):
+            reasons[key] = reason
     return list(reasons.items())
 
 
@@ -162,9 +162,9 @@ def no_effect_reason(change: RecipeChange, a: Recipe, b: Recipe) -> str | None:
     for rule in NO_EFFECT_RULES:
         if fnmatchcase(change.key, rule.keys):
             name = change.key.split(".")[1]
-            before, after = (rule.effective_value(recipe.settings, recipe.settings.objective.get(name))
+            value_a, value_b = (rule.effective_value(recipe.settings, recipe.settings.objective.get(name))
                              for recipe in (a, b))
-            return rule.reason if before == after else None
+            return rule.reason if value_a == value_b else None
     return None
 
 
@@ -183,20 +183,21 @@ def _max_distance(settings: RecipeSettings) -> int | None:
 def _keys(group: ChangeGroup, differences: Sequence[RecipeChange]) -> Iterator[str]:
     """The group's changes as `stemma diff` prints them; a table with only defaults is listed by its name."""
     for change in group.changes:
-        yield from map(_format_change, [one for one in differences if f"{one.key}.".startswith(f"{change.key}.")]
-                       or [change])
+        within = [difference for difference in differences if f"{difference.key}.".startswith(f"{change.key}.")]
+        yield from map(_format_change, within or [change])
 
 
 def _format_change(change: RecipeChange) -> str:
-    before, after = ("" if one is None or isinstance(one, Mapping) else format_value(one)
-                     for one in (change.before, change.after))
+    before, after = ("" if value is None or isinstance(value, Mapping) else format_value(value)
+                     for value in (change.before, change.after))
     if change.after is None:
         return f"- {change.key}"
     return f"+ {change.key} {after}".rstrip() if change.before is None else f"~ {change.key} {before} -> {after}"
 
 
 def _reason(error: UserError) -> str:
-    problems = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
+    problems = [f"{location}: {problem}" if location else problem for location, problem in error.problems]
+    problems = problems or [error.message]
     more = [f"and {len(problems) - 2} more"] if len(problems) > 2 else []
     return "; ".join([*problems[:2], *more])
 

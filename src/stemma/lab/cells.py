@@ -136,8 +136,8 @@ def scores_to_json(scores: dict[str, Score]) -> dict[str, Any]:
 
 
 def scores_from_json(stored: dict[str, Any]) -> dict[str, Score]:
-    return {key: Score(one["value"], tuple((above, below) for above, below in one["parts"]))
-            for key, one in stored.items()}
+    return {key: Score(entry["value"], tuple((above, below) for above, below in entry["parts"]))
+            for key, entry in stored.items()}
 
 
 def run_budget(budget: ComputeBudget, flops_per_step: float) -> tuple[str, float]:

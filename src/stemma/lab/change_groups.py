@@ -120,10 +120,10 @@ def regroup(groups: Sequence[ChangeGroup], merge: Sequence[Sequence[str]], split
     def matching_groups(name: str) -> list[ChangeGroup]:
         matches = [group for group in result if group.matches(name)]
         if not matches:
-            why = [reason for key, reason in excluded.items() if _within(key, name) or _within(name, key)]
-            known = [*(group.name for group in groups), *(change.key for group in groups for change in group.changes)]
-            problems.append((name, f"is in no group: {why[0]}" if why else
-                             f"is no change between the two.{did_you_mean(name, known)}"))
+            reasons = [reason for key, reason in excluded.items() if _within(key, name) or _within(name, key)]
+            names = [*(group.name for group in groups), *(change.key for group in groups for change in group.changes)]
+            problems.append((name, f"is in no group: {reasons[0]}" if reasons else
+                             f"is no change between the two.{did_you_mean(name, names)}"))
         return matches
 
     for name in split:

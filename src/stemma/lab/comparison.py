@@ -96,7 +96,7 @@ def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Seque
         raise UserError(f"{duplicates[0]} is given twice; give each recipe once.")
     if len(resolved) < 2:
         raise UserError("a comparison takes at least two recipes; `stemma tree` lists all of them.")
-    return tuple(Variant(label, one) for label, one in zip(labels, resolved, strict=True))
+    return tuple(Variant(label, recipe) for label, recipe in zip(labels, resolved, strict=True))
 
 
 def parse_budget(tokens: int | None, flops: float | None, minutes: float | None) -> ComputeBudget:

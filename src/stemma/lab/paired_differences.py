@@ -81,14 +81,15 @@ def paired_difference(a: Sequence[Score], b: Sequence[Score], higher_is_better: 
 
 def holm_corrected(differences: Sequence[Difference], higher_is_better: bool) -> list[Difference]:
     """The differences with p-values and verdicts corrected for their number (Holm 1979)."""
-    tested = sorted((one for one in differences if one.p is not None), key=lambda one: one.p or 0.0)
+    tested = sorted((difference for difference in differences if difference.p is not None),
+                    key=lambda difference: difference.p or 0.0)
     count, largest = len(tested), 0.0
     corrected: dict[int, Difference] = {}
-    for rank, one in enumerate(tested):
-        assert one.p is not None
-        largest = max(largest, min(1.0, (count - rank) * one.p))
-        corrected[id(one)] = _with_verdict(replace(one, p=largest, comparisons=count), higher_is_better)
-    return [corrected.get(id(one), one) for one in differences]
+    for rank, difference in enumerate(tested):
+        assert difference.p is not None
+        largest = max(largest, min(1.0, (count - rank) * difference.p))
+        corrected[id(difference)] = _with_verdict(replace(difference, p=largest, comparisons=count), higher_is_better)
+    return [corrected.get(id(difference), difference) for difference in differences]
 
 
 def _with_verdict(difference: Difference, higher_is_better: bool) -> Difference:

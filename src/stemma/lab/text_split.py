@@ -90,9 +90,9 @@ def _from_corpus(experiment: Experiment) -> TextSplit:
 
 def _split(experiment: Experiment, text_folder: Path, source: str) -> None:
     sizes: list[int] = []
-    for number, text in numbered_texts(experiment.text, experiment.reading):
-        sizes.extend([0] * (number + 1 - len(sizes)))
-        sizes[number] += len(text)
+    for document_index, text in numbered_texts(experiment.text, experiment.reading):
+        sizes.extend([0] * (document_index + 1 - len(sizes)))
+        sizes[document_index] += len(text)
     total = sum(sizes)
     if not total:
         raise UserError(f"{', '.join(experiment.text)} holds no text; give a file with sentences in it.")
@@ -132,11 +132,11 @@ def _documents(experiment: Experiment) -> Iterator[tuple[int, str]]:
     """Whole documents: a long one is read in several passages."""
     current = -1
     parts: list[str] = []
-    for number, text in numbered_texts(experiment.text, experiment.reading):
-        if number != current and parts:
+    for document_index, text in numbered_texts(experiment.text, experiment.reading):
+        if document_index != current and parts:
             yield current, "".join(parts)
             parts = []
-        current = number
+        current = document_index
         parts.append(text)
     if parts:
         yield current, "".join(parts)

@@ -84,8 +84,8 @@ class Stack(Body):
         """The layer's new memory, made of its input; an empty list if no memory is stored."""
         if stack_input.memory_update is None:
             return []
-        before = stack_input.memory.hidden_states[layer_index] if stack_input.memory else None
-        return [_append_memory(before, x[:, : stack_input.length], *stack_input.memory_update)]
+        previous = stack_input.memory.hidden_states[layer_index] if stack_input.memory else None
+        return [_append_memory(previous, x[:, : stack_input.length], *stack_input.memory_update)]
 
 
 class LayerwisePass:

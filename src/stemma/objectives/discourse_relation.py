@@ -103,14 +103,14 @@ class DiscourseRelation(RowClassification):
         labels = np.full(draft.rows, -1, dtype=np.int64)
         if len(matches.sentence):
             sentences = draft.corpus.sentence_starts
-            chosen = matches[(uniform * len(matches.sentence)).astype(np.int64)]
-            before, start, stop = (sentences[chosen.sentence + step] for step in (-1, 0, 1))
-            start_b = start + chosen.num_tokens
+            match = matches[(uniform * len(matches.sentence)).astype(np.int64)]
+            start_a, start, stop = (sentences[match.sentence + step] for step in (-1, 0, 1))
+            start_b = start + match.num_tokens
             draft.spans = RowSpans(
-                draft.rows, np.repeat(np.arange(draft.rows), 2), np.stack([before, start_b], axis=1).reshape(-1),
-                np.stack([start - before, stop - start_b], axis=1).reshape(-1),
+                draft.rows, np.repeat(np.arange(draft.rows), 2), np.stack([start_a, start_b], axis=1).reshape(-1),
+                np.stack([start - start_a, stop - start_b], axis=1).reshape(-1),
                 np.tile(np.array([0, 1], np.int8), draft.rows), np.zeros(2 * draft.rows, bool))
-            labels = chosen.label
+            labels = match.label
         draft.spans.truncate_pairs(draft.template.capacity(pair=True), rng)
         draft.add_row_labels(self.name, labels)
 

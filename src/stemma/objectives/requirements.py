@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 def drop_unsupported(recipe: Recipe, corpus: Corpus) -> tuple[Recipe, list[str]]:
     """The recipe without the objectives that this corpus has no data for, with the settings that depend on the corpus;
     and a warning for each removed objective."""
-    lacking = {objective.name: why for objective in build_objectives(recipe)
+    missing = {objective.name: why for objective in build_objectives(recipe)
                if (why := _missing_data(recipe, objective, corpus)) is not None}
     changes = {f"objective.{objective.name}.{key}": value for objective in build_objectives(recipe)
-               if objective.name not in lacking for key, value in objective.corpus_settings(corpus).items()}
+               if objective.name not in missing for key, value in objective.corpus_settings(corpus).items()}
     if changes:
         recipe = recipe.with_changes(changes, ORIGIN)
-    if not lacking:
+    if not missing:
         return recipe, []
-    if len(lacking) == len(recipe.settings.objective):
+    if len(missing) == len(recipe.settings.objective):
         raise UserError(f"the corpus {corpus.path} has nothing for any task of {recipe.label}",
-                        [(f"objective.{name}", why) for name, why in lacking.items()])
-    return drop_objectives(recipe, lacking)
+                        [(f"objective.{name}", why) for name, why in missing.items()])
+    return drop_objectives(recipe, missing)
 
 
 def _missing_data(recipe: Recipe, objective: Objective, corpus: Corpus) -> str | None:

@@ -87,8 +87,8 @@ def _sample_distant_sentences(draft: Draft, rows: np.ndarray, choices: np.ndarra
     sentences = draft.corpus.sentence_starts
     first, last, begins, ends = _sentences(draft, segment_a_start(draft)[rows], draft.spans.part_lengths(0)[rows])
     choice = (offset * choices.sum(1)).astype(np.int64)
-    before = choice < choices[:, 0]
-    sentence = np.where(before, first + choice, ends + 1 + choice - choices[:, 0])
+    is_before = choice < choices[:, 0]
+    sentence = np.where(is_before, first + choice, ends + 1 + choice - choices[:, 0])
     start = sentences[sentence]
-    stop = sentences[np.minimum(np.searchsorted(sentences, start + max_tokens), np.where(before, begins - 1, last))]
+    stop = sentences[np.minimum(np.searchsorted(sentences, start + max_tokens), np.where(is_before, begins - 1, last))]
     return start, stop - start

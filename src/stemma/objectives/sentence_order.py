@@ -1,7 +1,7 @@
 """Sentence-order prediction: are A and B in their original order or swapped (ALBERT, arXiv:1909.11942)?
 
-Unlike in next-sentence prediction, the topic gives nothing away. StructBERT (arXiv:1908.04577) adds a third class: B is
-from another document.
+Unlike in next-sentence prediction, the topic does not reveal the answer. StructBERT (arXiv:1908.04577) adds a third
+class: B is from another document.
 """
 
 from __future__ import annotations

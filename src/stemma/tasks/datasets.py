@@ -159,8 +159,8 @@ def task_kind_of(task: str) -> str:
     if task in (kinds := example_kinds()):
         return task
     if task not in DATASETS:
-        known = (*kinds, *DATASETS)
-        raise UserError(f'no task "{task}".{did_you_mean(task, known)} There are {", ".join(known)}.')
+        names = (*kinds, *DATASETS)
+        raise UserError(f'no task "{task}".{did_you_mean(task, names)} There are {", ".join(names)}.')
     return DATASETS[task].kind
 
 

@@ -121,15 +121,15 @@ class MultipleChoiceTemplate(LikelihoodTemplate):
         if len(answers) < 2:
             raise ValueError("has fewer than two choices")
         if self.label_as == "text":
-            known = [answer.strip() for answer in answers]
+            labels = [answer.strip() for answer in answers]
         else:
-            known = [str(self.first + index) if self.label_as == "number" else chr(ord("A") + index)
+            labels = [str(self.first + index) if self.label_as == "number" else chr(ord("A") + index)
                      for index in range(len(answers))]
             label = label.upper()
-        if label not in known:
-            hint = "" if self.label_as == "text" else f" of {', '.join(known)}"
+        if label not in labels:
+            hint = "" if self.label_as == "text" else f" of {', '.join(labels)}"
             raise ValueError(f'{self.label} is "{label}", which is none{hint} (see label_as and first)')
-        return PromptExample(fill_fields(self.text, row), answers, known.index(label), label, line)
+        return PromptExample(fill_fields(self.text, row), answers, labels.index(label), label, line)
 
 
 class GenerationTemplate(PromptTemplate):
@@ -175,12 +175,12 @@ def load_template(path: str | Path) -> PromptTemplate:
         raise UserError(f"there is no template {path}; `stemma prompt --help` shows one.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the template {path} cannot be read: {error}.") from error
-    known = {name: cls for name in task_kinds() if (cls := task_kind(name).prompt_template()) is not None}
-    kind = known.get(str(values.get("kind")))
+    templates = {name: cls for name in task_kinds() if (cls := task_kind(name).prompt_template()) is not None}
+    kind = templates.get(str(values.get("kind")))
     if kind is None:
         what = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
-        raise UserError(f"the template {path} {what}; choose {', '.join(known)}."
-                        f"{did_you_mean(str(values.get('kind')), known)}")
+        raise UserError(f"the template {path} {what}; choose {', '.join(templates)}."
+                        f"{did_you_mean(str(values.get('kind')), templates)}")
     try:
         template = kind.model_validate(values)
         problems = [(conflict[0].key, conflict[0].message) for conflict in template.conflicts()]

@@ -70,12 +70,12 @@ def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
 
 
 def _json(file: Path, encoding: str, errors: str) -> Iterator[Record]:
-    for number, line in read_lines(file, encoding, errors):
+    for line_number, line in read_lines(file, encoding, errors):
         if line and not line.isspace():
             try:
-                yield number, parse(line)
+                yield line_number, parse(line)
             except ValueError as error:
-                yield number, DialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
+                yield line_number, DialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
 
 
 def _yaml(file: Path, encoding: str, errors: str) -> Iterator[Record]:
@@ -127,10 +127,10 @@ def _parse_dialogue(record: object, where: str, errors: str) -> Dialogue:
         raise DialogueError("has no list of turns" if not isinstance(turns, list) else "has no turns")
     speakers: dict[str, int] = {}
     dialogue = Dialogue([], [])
-    for number, turn in enumerate(turns, 1):
-        role, text = _parse_turn(turn, f"turn {number}")
+    for turn_number, turn in enumerate(turns, 1):
+        role, text = _parse_turn(turn, f"turn {turn_number}")
         dialogue.speakers.append(speakers.setdefault(role, len(speakers)))
-        dialogue.texts.append(clean_text(text, f"{where}, turn {number}", errors).strip())
+        dialogue.texts.append(clean_text(text, f"{where}, turn {turn_number}", errors).strip())
     if len(speakers) > MAX_SPEAKERS:
         raise DialogueError(f"has {len(speakers)} speakers, more than the {MAX_SPEAKERS} that can be told apart")
     return dialogue

@@ -59,9 +59,9 @@ def _western(sample: bytes, tried: str) -> str | None:
     text = sample.decode(encoding, "replace")
     foreign = re.findall(r"[^\x00-\x7f]", text)
     marks = [character for character in foreign if character in _LATIN_MARKS]
-    beside = re.findall(f"(?<=[A-Za-z]){_LATIN_LETTER}|{_LATIN_LETTER}(?=[A-Za-z])", text)
+    near_letters = re.findall(f"(?<=[A-Za-z]){_LATIN_LETTER}|{_LATIN_LETTER}(?=[A-Za-z])", text)
     alone = re.fullmatch(_LATIN_LETTER, text)  # at the end of a file there may be nothing else
-    fits = alone or len(marks) + 1.5 * len(beside) >= len(foreign)
+    fits = alone or len(marks) + 1.5 * len(near_letters) >= len(foreign)
     return encoding if fits and codecs.lookup(encoding).name != tried else None
 
 

@@ -48,21 +48,21 @@ class HeldOutSplit:
 
     def passages(self, passages: Iterable[Passage], held_out: bool) -> Iterator[Passage]:
         """The held-out passages, or the training passages."""
-        index, before, after_cut = -1, 0, False
+        index, offset, after_cut = -1, 0, False
         for passage in passages:
             if passage.starts_document:
-                index, before, after_cut = index + 1, 0, False
+                index, offset, after_cut = index + 1, 0, False
             if self.cut is None or index != self.cut[0]:
                 if (index in self.documents) is held_out:
                     yield passage
                 continue
-            middle = 0 if after_cut else _sentence_from(passage.text, self.cut[1] - before)
+            middle = 0 if after_cut else _sentence_from(passage.text, self.cut[1] - offset)
             train, validation = passage.text[:middle], passage.text[middle:]
             if train and not held_out:
                 yield replace(passage, text=train)
             if validation and held_out:
                 yield replace(passage, text=validation, starts_document=not after_cut)
-            before, after_cut = before + len(passage.text), after_cut or bool(validation)
+            offset, after_cut = offset + len(passage.text), after_cut or bool(validation)
 
     def pairs(self, pairs: Iterable[TextPair], held_out: bool) -> Iterator[TextPair]:
         return (pair for index, pair in enumerate(pairs) if (index in self.documents) is held_out)

@@ -40,13 +40,13 @@ class LineErrors:
 def json_objects(lines: Iterator[tuple[int, str]], name: str,
                  faults: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line that is a JSON object; other lines are added to `faults`."""
-    for number, line in lines:
+    for line_number, line in lines:
         try:
             row = parse(line)
         except ValueError as error:
-            faults.add(f"{name}, line {number}", f"is not JSON ({getattr(error, 'msg', error)})")
+            faults.add(f"{name}, line {line_number}", f"is not JSON ({getattr(error, 'msg', error)})")
             continue
         if isinstance(row, dict):
-            yield number, row
+            yield line_number, row
         else:
-            faults.add(f"{name}, line {number}", "is no JSON object")
+            faults.add(f"{name}, line {line_number}", "is no JSON object")

@@ -160,7 +160,7 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         # White space at the end may be the first half of a separator, so only the text before it is cut now.
         body = unfinished.rstrip()
         space = unfinished[len(body) :]
-        *early, rest = _split_long_text(body)
+        *early, remainder = _split_long_text(body)
         for pieces, over in [*((_split_long_text(document), True) for document in finished), (early, False)]:
             for piece in pieces:
                 if piece and not piece.isspace():
@@ -172,7 +172,7 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
             begins = begins or over
         if len(space) > PASSAGE_LIMIT:
             space = "\n" if "\n" in space else " "
-        unfinished = rest + space
+        unfinished = remainder + space
 
 
 def _split_long_text(text: str) -> list[str]:
@@ -192,19 +192,19 @@ def _split_long_text(text: str) -> list[str]:
 def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
     """(number, text) of each line, from 1."""
     parts: list[str] = []
-    number, length = 0, 0
+    line_number, length = 0, 0
     for block in read_text(file, encoding, errors):
-        *finished, rest = block.split("\n")
+        *finished, unfinished = block.split("\n")
         for line in finished:
-            number += 1
-            yield number, "".join([*parts, line])
+            line_number += 1
+            yield line_number, "".join([*parts, line])
             parts, length = [], 0
-        parts.append(rest)
-        length += len(rest)
+        parts.append(unfinished)
+        length += len(unfinished)
         if length > JSON_LINE_LIMIT:
-            raise UserError(f"{display_name(file)}, line {number + 1} is longer than {JSON_LINE_LIMIT:,} characters; "
-                            "put every document on a line of its own.")
-    yield number + 1, "".join(parts)
+            raise UserError(f"{display_name(file)}, line {line_number + 1} is longer than {JSON_LINE_LIMIT:,} "
+                            "characters; put every document on a line of its own.")
+    yield line_number + 1, "".join(parts)
 
 
 @register("reader", ".jsonl", ReaderKind)
@@ -212,10 +212,10 @@ def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, st
 def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
     source, field, errors = display_name(file), options.field, options.errors
     empty = 0
-    for number, line in read_lines(file, options.encoding, errors):
+    for line_number, line in read_lines(file, options.encoding, errors):
         if not line or line.isspace():
             continue
-        where = f"{source}, line {number}"
+        where = f"{source}, line {line_number}"
         try:
             record = parse(line)
         except ValueError as error:

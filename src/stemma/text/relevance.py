@@ -120,5 +120,5 @@ def _cells(lines: NumberedLines, kind: str, name: str, line_errors: LineErrors) 
 
 
 def _objects(lines: NumberedLines, name: str, line_errors: LineErrors) -> Iterator[Row]:
-    for number, row in json_objects(lines, name, line_errors):
-        yield number, ["" if row.get(column) is None else row[column] for column in COLUMNS]
+    for line_number, row in json_objects(lines, name, line_errors):
+        yield line_number, ["" if row.get(column) is None else row[column] for column in COLUMNS]

@@ -92,11 +92,11 @@ def _after_stops(text: str) -> list[int]:
 
 def _is_abbreviation(text: str, stop: int, start: int) -> bool:
     """Whether the full stop at `stop` belongs to the word before it."""
-    before = text[max(0, stop - 20) : stop]
-    words = before.split()
+    context = text[max(0, stop - 20) : stop]
+    words = context.split()
     word = words[-1].lstrip(OPENING) if words else ""
     if word.isdecimal():  # "1. Introduction": a number alone at the start of its line
-        return before[: -len(word)][-1:] in ("", "\n")
+        return context[: -len(word)][-1:] in ("", "\n")
     lowered = word.lower()
     if lowered in NEVER_LAST:
         return True

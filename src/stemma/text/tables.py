@@ -100,20 +100,21 @@ def _kind(file: Path, text: str) -> str:
 
 def _tab_separated(text: str) -> list[tuple[int, list[str]]]:
     """(line, cells) of each row. Only LF ends a line: other Unicode line ends occur inside sentences."""
-    return [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [(line_number, line.split("\t")) for line_number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _comma_separated(name: str, text: str) -> list[tuple[int, list[str]]]:
     cells = []
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    number = 1
+    line_number = 1
     try:
         for row in reader:
             if row and any(cell.strip() for cell in row):
-                cells.append((number, row))
-            number = reader.line_num + 1
+                cells.append((line_number, row))
+            line_number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{name}, line {number}: {error}; a quote within a quoted cell is written twice.") from error
+        raise UserError(f"{name}, line {line_number}: {error}; a quote within a quoted cell is written twice.") \
+            from error
     return cells
 
 
@@ -150,19 +151,19 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
 def json_table(name: str, text: str) -> Table:
     """One JSON object per line; the columns are the keys of all rows."""
     rows, lines, problems = [], [], []
-    for number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = parse(line)
         except ValueError as error:
-            problems.append((f"line {number}", f"is not JSON ({getattr(error, 'msg', error)})"))
+            problems.append((f"line {line_number}", f"is not JSON ({getattr(error, 'msg', error)})"))
             continue
         if isinstance(row, dict):
             rows.append(row)
-            lines.append(number)
+            lines.append(line_number)
         else:
-            problems.append((f"line {number}", "is no JSON object"))
+            problems.append((f"line {line_number}", "is no JSON object"))
     if problems:
         counted = f"{len(problems):,} lines that are" if len(problems) > 1 else "a line that is"
         raise UserError(f"{name} has {counted} no JSON object; "

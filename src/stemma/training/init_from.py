@@ -52,22 +52,22 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
 def adopt_network_settings(recipe: Recipe, source_recipe: Recipe, origin: str, generator: bool = False) -> Recipe:
     """The recipe with the network settings of the model it starts from, and with its generator if there is one. Network
     settings from the command line must agree with them."""
-    before, after = flatten(recipe.values["network"]), flatten(source_recipe.values["network"])
-    after = {key: value for key, value in after.items() if generator or not key.startswith("generator.")}
+    current, source = flatten(recipe.values["network"]), flatten(source_recipe.values["network"])
+    source = {key: value for key, value in source.items() if generator or not key.startswith("generator.")}
     if generator:
-        after.setdefault("generator.layers", None)  # absent: as many layers as the network
-    different = [(f"network.{key} = {before.get(key, 'none')}", f"{origin} has {after.get(key, 'none')}")
+        source.setdefault("generator.layers", None)  # absent: as many layers as the network
+    different = [(f"network.{key} = {current.get(key, 'none')}", f"{origin} has {source.get(key, 'none')}")
                  for key in dict.fromkeys([*recipe.settings.network.collect_keys("structural_keys"),
                                            *source_recipe.settings.network.collect_keys("structural_keys")])
-                 if before.get(key) != after.get(key)]  # sizes and epsilons are adopted from the model
+                 if current.get(key) != source.get(key)]  # sizes and epsilons are adopted from the model
     if different and source_recipe.name != recipe.name:
         raise UserError(f"{origin} is a {source_recipe.title} and {recipe.label} is built differently, so its weights "
                         f"do not fit; train it further as {source_recipe.name}, or start from another model", different)
     # may differ without affecting any weight
     adjustable = [*recipe.settings.network.collect_keys("adjustable_keys")]
-    adjustable += [] if after.get("embedding.tasks") else ["embedding.tasks"]  # task embeddings may be added
-    changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
-    overridden = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()
+    adjustable += [] if source.get("embedding.tasks") else ["embedding.tasks"]  # task embeddings may be added
+    changed = {key: value for key, value in source.items() if current.get(key) != value and key not in adjustable}
+    overridden = [(f"network.{key} = {current.get(key)}", f"{origin} has {value}") for key, value in changed.items()
               if recipe.origin.get(f"network.{key}") == "command line"]
     if overridden:
         raise UserError(f"the network to start from ({origin}) is not the one you ask for", overridden)
@@ -84,8 +84,8 @@ def with_pooler(model: Model, start_path: str) -> Model:
     if family is None or frozenset({*model.network.head_specs, POOLER}) not in family.architectures \
             or POOLER in model.network.head_specs or model.recipe.settings.training.fresh:
         return model
-    before = load(start_path).network
-    if POOLER in before.head_specs:
-        model.network.head_specs[POOLER] = before.head_specs[POOLER]
-        model.network.heads[POOLER] = before.heads[POOLER]
+    source = load(start_path).network
+    if POOLER in source.head_specs:
+        model.network.head_specs[POOLER] = source.head_specs[POOLER]
+        model.network.heads[POOLER] = source.heads[POOLER]
     return model

@@ -81,9 +81,9 @@ def spool_streams(paths: Sequence[str], folder: Path, display_folder: Path | Non
                   prefix: str = "text") -> list[str]:
     """The paths to read, after copying streams (standard input, pipes) into `folder`."""
     readable = []
-    for number, path in enumerate(paths, 1):
+    for index, path in enumerate(paths, 1):
         if is_pipe(path):
-            name = f"{prefix}-{number}.txt"
+            name = f"{prefix}-{index}.txt"
             with (folder / name).open("wb") as file:
                 file.writelines(read_bytes(Path(path)))
             path = str((display_folder or folder) / name)

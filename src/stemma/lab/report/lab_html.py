@@ -38,17 +38,17 @@ def write_sections(results: Results, report: ReportWriter) -> None:
 
 
 def _numbers(results: Results) -> list[tuple[Cell, str]]:
-    compared = [one for one in results["differences"] if words.difference_interval(one)]
-    deciding = [one for one in compared if one["measure"] == results["measures"][0]["key"]] if compared else []
-    significant = [one for one in deciding if one["verdict"] in words.SIGNIFICANT]
+    compared = [difference for difference in results["differences"] if words.difference_interval(difference)]
+    deciding = [difference for difference in compared if difference["measure"] == results["measures"][0]["key"]]
+    significant = [difference for difference in deciding if difference["verdict"] in words.SIGNIFICANT]
     numbers: list[tuple[Cell, str]] = []
     if results["claim"]:
         numbers.append((words.CLAIM_VERDICTS[results["claim"]["verdict"]], f"finding of {results['claim']['paper']}"))
     if deciding:
         numbers.append((f"{len(significant)} of {len(deciding)}",
                         f"differences in {results['measures'][0]['title']} are significant"))
-    done = len(words.finished_cells(results))
-    return [*numbers, (f"{done} of {len(results['cells'])}", "cells (a recipe with a seed) finished"),
+    finished = len(words.finished_cells(results))
+    return [*numbers, (f"{finished} of {len(results['cells'])}", "cells (a recipe with a seed) finished"),
             (words.format_budget(results, words.format_short),
              f"for each, {words.format_duration(results['took_seconds'])} in all")]
 
@@ -96,7 +96,7 @@ def _marks(results: Results, key: str) -> dict[str, str]:
         return {}
     verdicts = words.verdicts_against(results, key, ranking[0])
     marks = {**dict.fromkeys(words.EQUIVALENT, EQUAL), "inconclusive": UNDECIDED}
-    return {ranking[0]: BEST} | {name: marks[one] for name, one in verdicts.items() if one in marks}
+    return {ranking[0]: BEST} | {name: marks[verdict] for name, verdict in verdicts.items() if verdict in marks}
 
 
 def _score(row: RowEntry, key: str, marks: Mapping[str, str]) -> Cell:
@@ -115,20 +115,21 @@ def _differences(results: Results, metric: MeasureEntry, report: ReportWriter, d
     if not differences:
         return
     report.section(f"Differences in {metric['title']}")
-    what = "Second minus first" if results["contributions"] is None else "With the change minus without it"
+    sign = "Second minus first" if results["contributions"] is None else "With the change minus without it"
     if drawn:
-        rows = [ForestRow(words.pair_label(results, one), one["mean"], words.difference_interval(one),
-                          one["verdict"] in words.SIGNIFICANT)
-                for one in differences]
+        rows = [ForestRow(words.pair_label(results, difference), difference["mean"],
+                          words.difference_interval(difference), difference["verdict"] in words.SIGNIFICANT)
+                for difference in differences]
         report.figure(draw_forest(rows, f"difference{f' in {unit}' if (unit := metric['unit']) else ''}",
                                  f"{metric['title']} ({words.metric_direction(metric)})"),
-                     f"{what}, with the 95% interval if there are several seeds. Filled: significant; hollow: not "
+                     f"{sign}, with the 95% interval if there are several seeds. Filled: significant; hollow: not "
                      "significant.", "differences")
     report.table(["between" if results["contributions"] is None else "change", "difference", "verdict"],
-                [[words.pair_label(results, one), NumberCell(words.format_signed(one["mean"]), one["mean"]),
-                  words.format_verdict(one)]
-                 for one in differences],
-                f"{what}: {metric['title']}, {words.metric_unit(metric)}. Paired by seed, with 95% intervals. "
+                [[words.pair_label(results, difference), NumberCell(words.format_signed(difference["mean"]),
+                                                                    difference["mean"]),
+                  words.format_verdict(difference)]
+                 for difference in differences],
+                f"{sign}: {metric['title']}, {words.metric_unit(metric)}. Paired by seed, with 95% intervals. "
                 + (f"Equivalent: the whole interval is within \u00b1{metric['margin']:g}, corrected for the number "
                    "of comparisons. " if metric["margin"] else "") + "Inconclusive: neither significant nor that.",
                 sortable=True)
@@ -145,10 +146,11 @@ def _which_change(results: Results, report: ReportWriter) -> None:
     report.tab("Which change", f"Each change was added alone to {parent}, and removed alone from {child}. Its "
                f"contribution is the mean of both differences in {measure['title']} ({words.metric_unit(measure)}).")
     if parent in scores and child in scores:
-        steps = [WaterfallStep(one["change"], one["mean"],
+        steps = [WaterfallStep(contribution["change"], contribution["mean"],
                                [words.difference_interval(side) if side else None
-                                for side in (one["added"], one["undone"])], words.contribution_verdict(one))
-                 for one in contributions if one["mean"] is not None]
+                                for side in (contribution["added"], contribution["undone"])],
+                               words.contribution_verdict(contribution))
+                 for contribution in contributions if contribution["mean"] is not None]
         if results["remainder"] is not None:
             steps.append(WaterfallStep("interaction", results["remainder"], (), ""))
         report.figure(draw_waterfall((parent, scores[parent]), steps, (child, scores[child]),
@@ -158,10 +160,11 @@ def _which_change(results: Results, report: ReportWriter) -> None:
                      "pale: not significant. Thin lines: 95% intervals of the change added (above) and removed "
                      "(below).", "waterfall")
     report.table(["change", "contribution", "added to the parent", "removed from the child"],
-                [[one["change"], EMPTY if one["mean"] is None else NumberCell(words.format_signed(one["mean"]),
-                                                                              one["mean"]),
-                  *(words.format_verdict(side) if side else "not possible" for side in (one["added"], one["undone"]))]
-                 for one in contributions],
+                [[contribution["change"], EMPTY if contribution["mean"] is None else
+                  NumberCell(words.format_signed(contribution["mean"]), contribution["mean"]),
+                  *(words.format_verdict(side) if side else "not possible"
+                    for side in (contribution["added"], contribution["undone"]))]
+                 for contribution in contributions],
                 "Both verdicts are on having the change: once among the parent's other values, once among the child's.",
                 sortable=True)
     if results["remainder"] is not None:
@@ -169,10 +172,11 @@ def _which_change(results: Results, report: ReportWriter) -> None:
                     f"{words.format_signed(results['remainder'])} remains. This is the interaction of the changes, and "
                     "noise.")
     report.section("Keys of each change")
-    report.points(f"{one['change']}: {', '.join(f'`{key}`' for key in one['keys'])}" for one in contributions)
+    report.points(f"{contribution['change']}: {', '.join(f'`{key}`' for key in contribution['keys'])}"
+                  for contribution in contributions)
     if results["impossible"]:
         report.section("Not possible")
-        report.points(f"{one['variant']}: {one['why']}" for one in results["impossible"])
+        report.points(f"{entry['variant']}: {entry['why']}" for entry in results["impossible"])
     if results["hidden"]:
         report.section("Excluded changes", "Changes between the two recipes that this experiment cannot measure:")
-        report.points(f"`{one['key']}`: {one['why']}" for one in results["hidden"])
+        report.points(f"`{entry['key']}`: {entry['why']}" for entry in results["hidden"])

@@ -28,18 +28,18 @@ def write_curves(results: Results, report: ReportWriter) -> None:
     if results["contributions"] is None:
         ranking = words.variant_means(results, results["measures"][0]["key"]) if results["measures"] else {}
         order = dict.fromkeys([*ranking, *runs])
-        tokenizers = {one["name"]: one["tokenizer"] for one in results["variants"]}
+        tokenizers = {variant["name"]: variant["tokenizer"] for variant in results["variants"]}
         for index, tokenizer in enumerate(dict.fromkeys(tokenizers[name] for name in order if name in runs), 1):
             curves = {name: runs[name] for name in order if name in runs and tokenizers[name] == tokenizer}
             report.figure(draw_curves(curves, label, y_label), f"Tokenizer: {tokenizer}. {caption}", f"curves-{index}")
         return
     parent, child = words.parent_and_child(results)
     panels = {}
-    for one in results["contributions"]:
+    for contribution in results["contributions"]:
         by_role = {variant["role"]: variant["name"] for variant in results["variants"]
-                   if variant["change"] == one["change"]}
+                   if variant["change"] == contribution["change"]}
         names = {"child": child, "parent": parent, "plus": by_role.get("plus"), "minus": by_role.get("minus")}
-        panels[one["change"]] = {role: runs.get(name or "", []) for role, name in names.items()}
+        panels[contribution["change"]] = {role: runs.get(name or "", []) for role, name in names.items()}
     report.figure(draw_curve_panels(panels, label, y_label),
                   f"One plot per change. Thick: {child}; thin: {parent}; dashed: the parent with this change; dotted: "
                   f"the child without it. {caption}", "curves")
@@ -49,16 +49,16 @@ def write_recipes(results: Results, report: ReportWriter) -> None:
     report.tab("Recipes", "A recipe is a set of changes to its parent. The compared recipes in the family tree:")
     report.tree(results["tree"])
     report.table(["variant", "tokenizer", "parameters"],
-                [[one["name"], one["tokenizer"], one["parameters"]] for one in results["variants"]
-                 if one["role"] not in ("plus", "minus")])
-    for one in results["diffs"]:
-        report.section(f"{one['a']} \u2192 {one['b']}")
-        if one["changes"]:
-            report.table(["key", one["a"], one["b"]],
+                [[variant["name"], variant["tokenizer"], variant["parameters"]] for variant in results["variants"]
+                 if variant["role"] not in ("plus", "minus")])
+    for diff in results["diffs"]:
+        report.section(f"{diff['a']} \u2192 {diff['b']}")
+        if diff["changes"]:
+            report.table(["key", diff["a"], diff["b"]],
                         [[f"`{change['key']}`", "\u2013" if change["from"] is None
                           else words.format_setting(change["from"]),
                           "removed" if change["to"] is None else words.format_setting(change["to"])]
-                         for change in one["changes"]])
+                         for change in diff["changes"]])
         else:
             report.text("No differences.")
 
@@ -66,10 +66,10 @@ def write_recipes(results: Results, report: ReportWriter) -> None:
 def write_cost(results: Results, report: ReportWriter) -> None:
     report.tab("Cost", *filter(None, [words.budget_note(results), words.runtime_text(results)]))
     unit = {"minutes": "seconds"}.get(results["budget"]["unit"], results["budget"]["unit"])
-    shown = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
+    columns = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
              "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
-    report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in shown.items())],
-                [[row["variant"], *(_amount(row["cost"], key) for key in shown)] for row in results["table"]],
+    report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in columns.items())],
+                [[row["variant"], *(_amount(row["cost"], key) for key in columns)] for row in results["table"]],
                 "Means over the seeds.", sortable=True)
 
 

@@ -123,8 +123,8 @@ def run_command(run_recipe: Recipe, plan: RunConfig, run: Path) -> str:
         command = plan.task.get("command", ["finetune", task])
         words, options = ["stemma", *command, "--model", str(plan.start)], plan.task["options"]
     for key, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            words += [f"--{key.replace('_', '-')}", *([] if one is True else [str(one)])]
+        for item in value if isinstance(value, list) else [value]:
+            words += [f"--{key.replace('_', '-')}", *([] if item is True else [str(item)])]
     # if a fine-tune has several stages, the run's budget is that of one stage
     length = {plan.budget.unit: plan.budget.amount} if plan.task is None or "length" not in plan.task \
         else plan.task["length"]

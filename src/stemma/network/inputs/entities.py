@@ -50,8 +50,8 @@ class EntitySettings(InputSettings):
 
     def missing_data(self, name: str, corpus: Any) -> str | None:
         field = self.field or name
-        if (lacking := field_lacks(corpus, field, 1, None)) is not None:
-            return lacking
+        if (problem := field_lacks(corpus, field, 1, None)) is not None:
+            return problem
         least, most = field_range(corpus, field)
         if least < 0:
             return f'the field "{field}" goes down to {least:g}: number entities from 1 on, and tokens of none by 0'

@@ -35,12 +35,12 @@ def check_relevance_labels(examples: Sequence[Example], name: str) -> None:
 
 def check_labels(train_labels: Sequence[str], examples: Sequence[Example], name: str) -> None:
     """Reject labels (tags) that the training set lacks: the model cannot predict them."""
-    known = set(train_labels)
+    trained_labels = set(train_labels)
     problems = ErrorCollector(name)
     for example in examples:
         for where, label in example.located_classes():
-            if label not in known:
-                best = closest_match(label, known)
+            if label not in trained_labels:
+                best = closest_match(label, trained_labels)
                 hint = f', did you mean "{best}"?' if best else ""
                 problems.add(where, f'label "{label}" does not occur in the training data{hint}')
     problems.raise_if_any()

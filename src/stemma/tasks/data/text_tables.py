@@ -157,10 +157,10 @@ class _RowReader:
         text = cell_text(cell).strip()
         if self.schema.numeric_label:
             try:
-                number = float(text)
+                value = float(text)
             except ValueError:
-                number = math.nan
-            return (number, "") if math.isfinite(number) else (None, f'"{text}" is no number to learn')
+                value = math.nan
+            return (value, "") if math.isfinite(value) else (None, f'"{text}" is no number to learn')
         text = self.schema.label_aliases.get(text, text)
         if self.labels is not None and text not in self.labels:
             return None, f'label "{text}" is none of {", ".join(self.labels)}'
@@ -172,8 +172,8 @@ def _read_table(path: str | Path, schema: TableSchema, reader: FileReader, label
     header: Names | None = None
     if schema.headerless_columns:
         cells = re.split("\t" if "\t" in (line := reader.first_line(path)) else ",", line)
-        known = {_normalize_name(name) for names in schema.texts for name in names}
-        if not line.startswith("{") and not known & {_normalize_name(cell.strip(' "')) for cell in cells}:
+        text_columns = {_normalize_name(name) for names in schema.texts for name in names}
+        if not line.startswith("{") and not text_columns & {_normalize_name(cell.strip(' "')) for cell in cells}:
             fitting = [names for names in schema.headerless_columns if len(names) == len(cells)]
             header = next((names for names in fitting if dict(zip(names, cells, strict=True)).get("label") in labels),
                           (fitting or schema.headerless_columns)[0])
@@ -185,17 +185,17 @@ def _read_table(path: str | Path, schema: TableSchema, reader: FileReader, label
 def _read_ragged_table(name: str, text: str, schema: TableSchema, header: Names | None) -> Table:
     """Read a tab-separated file with rows of different lengths; a row of the wrong length becomes empty, and is
     counted as unreadable later."""
-    lines = ((number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+    lines = ((line_number, line.split("\t")) for line_number, line in enumerate(text.split("\n"), 1) if line.strip())
     columns = list(header) if header else [cell.strip() for cell in next(lines)[1]]
     roles = (*schema.texts, schema.label, schema.group, schema.id, schema.row_filter[:1] if schema.row_filter else ())
     needed = {_normalize_name(name) for names in roles for name in names}  # other columns are large, like parse trees
     used = [(index, column) for index, column in enumerate(columns) if _normalize_name(column) in needed]
     rows, numbers = [], []
-    for number, cells in lines:
+    for line_number, cells in lines:
         if schema.label_last and len(cells) > len(columns):
             cells = [*cells[:len(columns) - 1], cells[-1]]
         rows.append({column: cells[index] for index, column in used} if len(cells) == len(columns) else {})
-        numbers.append(number)
+        numbers.append(line_number)
     return Table(name, columns, rows, numbers)
 
 

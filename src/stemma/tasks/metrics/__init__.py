@@ -43,15 +43,15 @@ def _kind(name: str) -> Any:
 
 def check_metrics(kind: str, names: Sequence[str]) -> list[Metric]:
     """Look up metrics by name. Unknown names and missing libraries raise an error here, before training."""
-    known = metrics_for(kind)
-    unknown = [f'"{name}"{did_you_mean(name, known)}' for name in names if name not in known]
+    available = metrics_for(kind)
+    unknown = [f'"{name}"{did_you_mean(name, available)}' for name in names if name not in available]
     if unknown:
-        raise UserError(f"{kind} has no such metric; choose among {', '.join(known)}.", unknown)
+        raise UserError(f"{kind} has no such metric; choose among {', '.join(available)}.", unknown)
     for name in names:
-        module = known[name].requires
+        module = available[name].requires
         if module:
             optional_import(module)
-    return [known[name] for name in names]
+    return [available[name] for name in names]
 
 
 def compute_scores(kind: str, names: Sequence[str], gold: Sequence[object], predicted: Sequence[object],

@@ -30,13 +30,13 @@ def metric_inputs(gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequ
                   positive: str | None = None) -> LabelInputs:
     """`labels` are the classes in order (default: those that occur); a prediction may lie outside them."""
     gold_labels, predicted_labels = [str(label) for label in gold], [str(label) for label in predicted]
-    known = [str(label) for label in labels or ()]
-    known += _sorted_labels({*gold_labels, *predicted_labels}.difference(known))
-    if positive is not None and positive not in known:
-        raise UserError(f'no label "{positive}" that could be the positive one; the labels are {", ".join(known)}.')
-    if positive is None and len(known) <= 2:
-        positive = "1" if "1" in known else known[-1]
-    return LabelInputs(gold_labels, predicted_labels, known, positive)
+    classes = [str(label) for label in labels or ()]
+    classes += _sorted_labels({*gold_labels, *predicted_labels}.difference(classes))
+    if positive is not None and positive not in classes:
+        raise UserError(f'no label "{positive}" that could be the positive one; the labels are {", ".join(classes)}.')
+    if positive is None and len(classes) <= 2:
+        positive = "1" if "1" in classes else classes[-1]
+    return LabelInputs(gold_labels, predicted_labels, classes, positive)
 
 
 def confusion(gold: Sequence[object], predicted: Sequence[object],
@@ -106,8 +106,8 @@ def bootstrap_matthews(case: LabelInputs, rng: np.random.Generator, rounds: int)
 
 def _f1_per_class(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, labels) F1 of each class, and whether the class occurs."""
-    whole = counts.sum(axis=1) + counts.sum(axis=2)
-    return safe_divide(2 * np.diagonal(counts, axis1=1, axis2=2), whole), whole > 0
+    denominator = counts.sum(axis=1) + counts.sum(axis=2)
+    return safe_divide(2 * np.diagonal(counts, axis1=1, axis2=2), denominator), denominator > 0
 
 
 def _positive_class(case: LabelInputs) -> str:

@@ -62,8 +62,8 @@ def bootstrap_sums(per_example: np.ndarray, rng: np.random.Generator, rounds: in
                            for sample in bootstrap_indices(examples, rng, rounds, width)])
 
 
-def safe_divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def safe_divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """part / whole, and 0 where whole is 0."""
-    result = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
-    np.divide(part, whole, out=result, where=whole > 0)
+    result = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape))
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
     return result

@@ -134,7 +134,8 @@ def _consistent_scheme(scheme: str, gold: Sequence[Sequence[str]]) -> str:
     """The scheme, or conlleval if the gold tags violate it: I- in IOB2, and B- in IOB1, only follow their own type."""
     letter = {"IOB2": "I", "IOB1": "B"}.get(scheme)
     bigrams = {bigram for tags in gold for bigram in zip(("O", *tags), tags, strict=False)}
-    violated = any(tag[:1] == letter and (before[:1] not in "BI" or before[1:] != tag[1:]) for before, tag in bigrams)
+    violated = any(tag[:1] == letter and (previous[:1] not in "BI" or previous[1:] != tag[1:])
+                   for previous, tag in bigrams)
     return "conlleval" if violated else scheme
 
 

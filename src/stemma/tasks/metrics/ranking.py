@@ -42,7 +42,7 @@ def metric_inputs(gold: Sequence[Any], predicted: Sequence[float], *, groups: Se
                         "query of each.")
     relevant = require_finite(gold, "grades") >= 1
     scores = require_finite(predicted, "scores")
-    # a greater tie key ranks higher: see the rules above
+    # candidates with equal scores are sorted by descending tie key: see the rules above
     ties: Sequence[Any] = [candidate_id.encode() for candidate_id in ids] if ids is not None else (~relevant).tolist()
     queries: dict[str | None, list[int]] = {}
     for index, group in enumerate(groups):

@@ -118,9 +118,9 @@ class TrainingLength:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join(f'--{name}' for name in given)} exclude each other; give one of them.")
+        limits = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
+        if len(limits) > 1:
+            raise UserError(f"{' and '.join(f'--{name}' for name in limits)} exclude each other; give one of them.")
         if self.epochs is not None and not 0 < self.epochs < math.inf:
             raise UserError(f"--epochs must be a number greater than 0, not {self.epochs:g}.")
         Budget.from_options(self.steps, None, self.minutes, 1)

@@ -156,14 +156,14 @@ def save_run_inputs(folder: Path, model: Model,
 def finetune_recipe(model: Model, overrides: Sequence[str] = (),
                     task_overrides: Mapping[str, object] | None = None) -> Recipe:
     """The model's recipe with [finetuning] applied, then `task_overrides`, then the command-line `overrides`."""
-    recipe, rest = with_finetuning_choices(model.recipe, overrides)
+    recipe, other_changes = with_finetuning_choices(model.recipe, overrides)
     settings = recipe.settings
     changes = {"tokenizer.vocab_size": vocab_size_for(model), "training.batch_size": BATCH_SIZE,
                **finetune_overrides(settings), **(task_overrides or {})}
-    frozen = {**changes, **flatten(parse_changes(rest)[0])}.get("training.frozen")
+    frozen = {**changes, **flatten(parse_changes(other_changes)[0])}.get("training.frozen")
     if frozen not in ("all", settings.network.total_layers + 1):  # no decay if all layers are frozen
         changes |= layer_decay_overrides(settings)
-    return recipe.with_changes(changes, ORIGIN).with_overrides(rest)
+    return recipe.with_changes(changes, ORIGIN).with_overrides(other_changes)
 
 
 def encoder_only_recipe(recipe: Recipe) -> Recipe:

@@ -117,9 +117,9 @@ def load_start_weights(start: str, network: Network, task_configs: Mapping[str, 
         raise UserError(f"{start} lacks weights of the network itself ({missing[0]}); it cannot be fine-tuned.")
 
 
-def _same_task(task_config: TaskConfig, before: TaskConfig | None) -> bool:
+def _same_task(task_config: TaskConfig, previous: TaskConfig | None) -> bool:
     """Whether a head trained for `before` can be reused."""
-    return before is not None and (before.kind, before.labels, dict(before.heads)) == (
+    return previous is not None and (previous.kind, previous.labels, dict(previous.heads)) == (
         task_config.kind, task_config.labels, dict(task_config.heads))
 
 

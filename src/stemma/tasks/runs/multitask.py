@@ -148,10 +148,10 @@ def _multitask_recipe(model: Model, plan: MultitaskPlan, overrides: Sequence[str
     settings = model.recipe.values["finetuning"]
     removed = [f"finetuning.{key}" for key in ("layer_decay", "layer_decay_top") if key in settings]
     shared = model.recipe.with_changes({"remove": removed, "finetuning": MT_DNN}, ORIGIN)
-    with_section, rest = with_finetuning_choices(shared, overrides)
+    with_section, other_changes = with_finetuning_choices(shared, overrides)
     recipe = finetune_recipe(replace(model, recipe=with_section))
     recipe = recipe.with_changes({"training": plan.training}, plan.path.name) if plan.training else recipe
-    return recipe.with_overrides(rest)
+    return recipe.with_overrides(other_changes)
 
 
 def _task_configs(plan: MultitaskPlan, examples: Mapping[str, Splits], model: Model, recipe: Recipe) -> \

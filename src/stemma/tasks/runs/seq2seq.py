@@ -84,10 +84,10 @@ def finetune_seq2seq(start: str | Path, data: Seq2SeqData, out: str | Path, *, e
     TranslationOptions(beams=beams)
     _scores([""], [[""]])  # a missing library is reported before training
     model = open_model(start)
-    with_section, rest = with_finetuning_choices(model.recipe, changes)
+    with_section, other_changes = with_finetuning_choices(model.recipe, changes)
     recipe = seq2seq_recipe(replace(model, recipe=with_section), data.mixture)
     recipe = recipe.with_changes({"training": data.training}, data.origin) if data.training else recipe
-    recipe = recipe.with_overrides(rest)
+    recipe = recipe.with_overrides(other_changes)
     overridden = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
     with atomic_folder(run, overwrite, checksums=False) as folder:
         corpus = _build_corpus(data, model, folder, reading)
@@ -182,21 +182,21 @@ def _pairs(sources: Sequence[PairSource], reading: TextReadingOptions) -> Iterat
 
 def _write_held_out(data: Seq2SeqData, folder: Path, reading: TextReadingOptions) -> None:
     """Write the held-out sources with all their references, and warn about overlap with the training pairs."""
-    held: set[tuple[str, str]] = set()
+    held_out: set[tuple[str, str]] = set()
     for split in HELD_OUT:
         lines = []
         for task in data.tasks:
             for source, pair in _pairs(getattr(task, split), reading):
                 lines.append({"task": task.name, "where": f"{display_name(Path(source.path))}, line {pair.line}",
                               "source": pair.source, "references": [pair.target, *pair.extra_targets]})
-                held.add((pair.source, pair.target))
+                held_out.add((pair.source, pair.target))
         if lines:
             _write_jsonl(folder / f"{split}.jsonl", lines)
-    overlap = held & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
-                    if (pair.source, pair.target) in held}
+    overlap = held_out & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
+                    if (pair.source, pair.target) in held_out}
     if overlap:
         logger.warning(
-            f"{len(overlap):,} of {len(held):,} held-out pairs also occur in the training set, so scores partly "
+            f"{len(overlap):,} of {len(held_out):,} held-out pairs also occur in the training set, so scores partly "
             "measure memorization; give others with --dev and --test.")
 
 

@@ -53,7 +53,7 @@ REPORTED_KEYS = ("metrics", "steps", "best_step", "seconds")  # of each trial
 
 @dataclass(frozen=True)
 class Sweep:
-    """The grid: every learning rate with every seed. Without rates, the learning rate of the recipe."""
+    """The grid: every learning rate (default: that of the recipe) with every seed."""
 
     rates: tuple[float, ...] = ()
     restarts: int = 1
@@ -110,22 +110,22 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     recipe, plan = read_run(run)
     spec = HeadFinetuneSpec.from_run_config(plan)
     task_config = next(iter(spec.parse_task_configs().values()))
-    planned, done = planned_runs(run, recipe, plan), []
-    for number, trial in enumerate(planned, 1):
-        done.append(run_one(run, trial, recipe, plan, show))
-        result = done[-1].result
+    planned, finished = planned_runs(run, recipe, plan), []
+    for trial_number, trial in enumerate(planned, 1):
+        finished.append(run_one(run, trial, recipe, plan, show))
+        result = finished[-1].result
         outcome = "diverged" if result is None else _format_metrics(task_config, result["metrics"]["dev"])
-        logger.info(f"{number} of {len(planned)} · learning rate {trial.learning_rate:g}, seed {trial.seed} · "
+        logger.info(f"{trial_number} of {len(planned)} · learning rate {trial.learning_rate:g}, seed {trial.seed} · "
                     f"dev: {outcome}")
-    groups = group_by_learning_rate(done)
-    if not any(trial.result for trial in done):
-        raise UserError(f"the loss diverged in all {len(done)} trials; start again with lower --rates, or a lower "
+    groups = group_by_learning_rate(finished)
+    if not any(trial.result for trial in finished):
+        raise UserError(f"the loss diverged in all {len(finished)} trials; start again with lower --rates, or a lower "
                         "training.learning_rate.")
     summary = [summarize_learning_rate(task_config, group) for group in groups]
     group = max(groups, key=lambda group: _rank(task_config, group))
     best = max((trial for trial in group if trial.result), key=lambda trial: _selection_score(task_config, trial))
     assert best.result is not None
-    result = {**best.result, "run": str(run), "trials": [trial.summary() for trial in done], "rates": summary,
+    result = {**best.result, "run": str(run), "trials": [trial.summary() for trial in finished], "rates": summary,
               "chosen": {"trial": best.folder.name, "rate": best.learning_rate, "seed": best.seed}}
     for line in summary:
         logger.info(_format_summary(task_config, line))
@@ -239,8 +239,8 @@ def score_ensemble(run: Path, task_config: TaskConfig, members: Sequence[Path]) 
         model = load(folder / MODEL, choose_device())
         for split, encoded in items.items():
             outputs = model_outputs(model, objective, encoded)
-            before = sums.get(split, [np.zeros_like(output) for output in outputs])
-            sums[split] = [total + output for total, output in zip(before, outputs, strict=True)]
+            previous = sums.get(split, [np.zeros_like(output) for output in outputs])
+            sums[split] = [total + output for total, output in zip(previous, outputs, strict=True)]
     metrics: dict[str, Any] = {"members": len(members)}
     kind = head_task(task_config.kind)
     options = task_config.values

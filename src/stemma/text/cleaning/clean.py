@@ -122,7 +122,7 @@ def clean(
     cleaner = Cleaner(rules or CleaningRules(), languages, also, show)
     threshold = cleaner.rules.near_duplicates
     passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     make_folder(out.parent)
     with atomic_file(out) as final, tempfile.TemporaryFile(dir=out.parent) as waiting:
         writer = DocumentWriter(waiting if threshold else final, out.suffix.lower(), documents)
@@ -145,7 +145,7 @@ def clean(
             most = max((name for name in steps if name != "normalise"), key=lambda name: steps[name].documents)
             raise UserError(f"nothing is left of {cleaner.documents:,} documents; most fell to {most} "
                             f"({steps[most].documents:,}): look at them with --show 5, and loosen it with --set.")
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
     return {
         "out": str(out), "documents_in": cleaner.documents, "documents_out": len(lengths) - duplicates.documents,
         "characters_in": cleaner.characters, "characters_out": sum(lengths) - duplicates.characters,

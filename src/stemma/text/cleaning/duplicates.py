@@ -76,9 +76,9 @@ class NearDuplicates:
             order = np.argsort(keys[:, band], kind="stable")  # documents with equal keys stay in order
             ranked = keys[order, band]
             starts = np.concatenate([[True], ranked[1:] != ranked[:-1]])
-            head = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
-            before = np.concatenate([order[:1], order[:-1]])
-            for other in (head, before):  # the first document of the bucket, and the previous one
+            first = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+            previous = np.concatenate([order[:1], order[:-1]])
+            for other in (first, previous):  # the first document of the bucket, and the previous one
                 later = ~starts & (parent[order] < 0)
                 pairs = order[later], other[later]
                 similar = np.concatenate([self._similarity(low, pairs[0][at : at + 65_536], pairs[1][at : at + 65_536])
@@ -86,8 +86,8 @@ class NearDuplicates:
                 parent[pairs[0][similar]] = pairs[1][similar]
         return parent
 
-    def _similarity(self, low: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        equal: NDArray[np.float64] = (low[one] == low[other]).mean(axis=1)
+    def _similarity(self, low: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        equal: NDArray[np.float64] = (low[first] == low[second]).mean(axis=1)
         by_chance = 1 / 256  # probability that two random bytes are equal
         return (equal - by_chance) / (1 - by_chance) >= self.threshold
 
