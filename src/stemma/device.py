@@ -58,7 +58,7 @@ def use_device(name: str | None) -> Iterator[None]:
 
 def takes(keyword: str, context_manager: Callable[[Any], AbstractContextManager[None]]) -> \
         Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorator for functions with this keyword argument: runs them inside the context manager `given(value)`."""
+    """Decorator for functions with this keyword argument: runs them inside `context_manager(value)`."""
     def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @wraps(function)
         def inner(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:

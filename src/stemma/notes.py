@@ -41,9 +41,9 @@ def silenced() -> Iterator[None]:
 
 
 @contextmanager
-def each_once(warned: set[str] | None = None) -> Iterator[None]:
-    """Log each message once; `told` has the messages logged before."""
-    logged = set[str]() if warned is None else warned
+def each_once(logged: set[str] | None = None) -> Iterator[None]:
+    """Log each message once; `logged` holds the messages so far."""
+    logged = set[str]() if logged is None else logged
 
     def drop_repeated(text: str) -> str | None:
         if text in logged:

@@ -24,9 +24,9 @@ from stemma.corpus.lexicon_matcher import LexiconMatcher, covered_tokens
 from stemma.corpus.phrase_mining import SCORE, mine_phrases
 from stemma.corpus.text_batches import RELEVANCE, ROLES
 from stemma.corpus.text_chunks import iter_text_chunks
-from stemma.errors import UserError
+from stemma.errors import UserError, first_problems
 from stemma.json_files import parse_object
-from stemma.text.lexicon import SHOWN, AnnotatedSpans, Lexicon, read_annotations
+from stemma.text.lexicon import AnnotatedSpans, Lexicon, read_annotations
 
 MINE = "mine"
 ANNOTATION_NAMES = ("phrases", "entities", ROLES, RELEVANCE)  # reserved, whether or not a corpus has them
@@ -127,7 +127,7 @@ def _check_spans(source: str | Path, spans: AnnotatedSpans, corpus: Corpus, are_
     if not problems and are_speakers and len(set(spans.kinds)) > MAX_SPEAKERS:
         problems.append(("", f"there are {len(set(spans.kinds))} roles, and at most {MAX_SPEAKERS} can be told apart"))
     if problems:
-        raise UserError(f"{source} does not fit the corpus {corpus.path}:", problems[:SHOWN])
+        raise UserError(f"{source} does not fit the corpus {corpus.path}:", first_problems(problems))
 
 
 class AnnotationWriter:

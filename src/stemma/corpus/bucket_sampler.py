@@ -140,8 +140,8 @@ class BucketSampler(RowSampler):
             raise UserError(f"{len(mixture_weights)} rates for {len(groups)} groups of pairs; give each group a rate "
                             "of 0 or more, and not 0 to all.")
         document = np.searchsorted(self.subset.corpus.document_starts, self.subset.document_ranges[:, 0])
-        owner = np.searchsorted([group["first"] for group in groups], document, side="right") - 1
-        members = [np.flatnonzero(owner == group) for group in range(len(groups))]
+        set_index = np.searchsorted([group["first"] for group in groups], document, side="right") - 1
+        members = [np.flatnonzero(set_index == group) for group in range(len(groups))]
         weights = np.array([weight if len(documents) else 0.0
                             for weight, documents in zip(mixture_weights, members, strict=True)])
         if not weights.sum():

@@ -61,9 +61,9 @@ class ConcatenatedText:
                        int(np.searchsorted(self.first, stop, side="right")))
         edges = np.searchsorted(sentences, [documents[inside][0, 0], documents[inside][-1, 1]])
         begins = sentences[edges[0]:edges[1]]
-        owner = np.searchsorted(documents[:, 0], begins, side="right") - 1
-        in_subset = begins < documents[owner, 1]  # text between the subset's documents may be held out
-        positions = self.first[owner[in_subset]] + begins[in_subset] - documents[owner[in_subset], 0]
+        document = np.searchsorted(documents[:, 0], begins, side="right") - 1
+        in_subset = begins < documents[document, 1]  # text between the subset's documents may be held out
+        positions = self.first[document[in_subset]] + begins[in_subset] - documents[document[in_subset], 0]
         boundaries = np.unique(np.concatenate([positions, self.first[inside] - self.separator_length]))
         return boundaries[(boundaries >= start) & (boundaries <= stop)]
 
@@ -202,10 +202,10 @@ class ContiguousSampler:
 
     def _row_spans(self, rows: list[list[LaneSpan]]) -> RowSpans:
         """Spans in text order, part by part; packing reverses rows as a whole."""
-        owner = np.array([row for row, parts in enumerate(rows) for _ in parts], dtype=np.int64)
+        row_index = np.array([row for row, parts in enumerate(rows) for _ in parts], dtype=np.int64)
         part_ids = np.array([part.part for parts in rows for part in parts], dtype=np.int8)
         ranges = np.array([self.lanes[row].text_range(part.start, part.stop)
                            for row, parts in enumerate(rows) for part in parts], dtype=np.int64)
         range_index, start, length, gap = self.text.spans(*ranges.T)
-        return RowSpans(self.rows, owner[range_index], start, length, part_ids[range_index], gap,
+        return RowSpans(self.rows, row_index[range_index], start, length, part_ids[range_index], gap,
                         continues_after=not self.packer.is_pair)

@@ -19,7 +19,7 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
     corpus = Corpus.open(path)
     manifest = corpus.manifest
     counts = np.sort(np.asarray(corpus.token_counts))[::-1]
-    share = counts[counts > 0] / corpus.num_tokens
+    frequency = counts[counts > 0] / corpus.num_tokens
     return {
         "corpus": str(path), "fingerprint": corpus.fingerprint,
         "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.num_tokens,
@@ -31,9 +31,9 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
         "sides": corpus.annotations(), "annotations": manifest.get("annotations", {}),
         "fields": manifest.get("fields", {}),
         "unknown_rate": manifest["unknown"] / corpus.num_tokens,
-        "unigram_loss": float(-(share * np.log(share)).sum()),
-        "coverage": {"vocabulary_seen": len(share) / len(counts), "top_1000": float(share[:1000].sum()),
-                     "top_10000": float(share[:10_000].sum())},
+        "unigram_loss": float(-(frequency * np.log(frequency)).sum()),
+        "coverage": {"vocabulary_seen": len(frequency) / len(counts), "top_1000": float(frequency[:1000].sum()),
+                     "top_10000": float(frequency[:10_000].sum())},
         "document_lengths": length_histogram(corpus.document_starts),
         "sentence_lengths": length_histogram(corpus.sentence_starts),
     }

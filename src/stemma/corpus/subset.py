@@ -13,7 +13,7 @@ import numpy as np
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.text_batches import RELEVANCE, ROLES
 from stemma.schema.corpus import packing_settings
-from stemma.text.holdout import MAX_DOCUMENT_SHARE
+from stemma.text.holdout import LARGE_DOCUMENT_DIVISOR
 
 PLAIN = "running"  # plain text: neither of the other two
 DOCUMENT_KINDS = (PLAIN, ROLES, RELEVANCE)
@@ -99,7 +99,7 @@ def _split(corpus: Corpus, bounds: np.ndarray, fraction: float, seed: int) -> tu
     sizes = bounds[:, 1] - bounds[:, 0]
     num_tokens = max(1, round(fraction * sizes.sum()))
     order = np.random.default_rng([seed, 7]).permutation(len(bounds))
-    order = order[sizes[order] <= max(num_tokens, sizes.sum() // MAX_DOCUMENT_SHARE)]
+    order = order[sizes[order] <= max(num_tokens, sizes.sum() // LARGE_DOCUMENT_DIVISOR)]
     selected = order[:np.searchsorted(np.cumsum(sizes[order]), num_tokens) + 1]
     if 2 * sizes[selected].sum() >= num_tokens and len(selected) < len(bounds):
         return _hold_out(corpus, bounds, selected)

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean, pluralize
+from stemma.errors import UserError, did_you_mean, first_problems, pluralize
 from stemma.evaluation.accuracy import wilson_interval
 from stemma.evaluation.likelihood import score_continuations
 from stemma.evaluation.lm_scorer import LMScorer
 from stemma.evaluation.perplexity import exp_mean
 from stemma.model import Model
 from stemma.text.readers import list_files
-from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, json_table
+from stemma.text.tables import Table, json_table
 from stemma.text.text_io import display_name, read_text
 
 logger = logging.getLogger(__name__)
@@ -109,8 +109,8 @@ def read_cloze_items(path: str | Path, kind: str = "auto") -> tuple[str, list[Cl
     for item in parsed:
         items.append(item) if isinstance(item, ClozeItem) else problems.append(item)
     if problems:
-        shown = [(f"line {line}", problem) for line, problem in problems[:MAX_COLUMNS_SHOWN]]
-        raise UserError(f"{name} has {pluralize(len(problems), 'line')} that cannot be read as {kind}", shown)
+        raise UserError(f"{name} has {pluralize(len(problems), 'line')} that cannot be read as {kind}",
+                        first_problems([(f"line {line}", problem) for line, problem in problems]))
     if not items:
         raise UserError(f"{name} has no question in it; the last line of each should hold {BLANK}, the answer and the "
                         "candidates.")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stemma.corpus.translation_direction import DirectionDetector, read_directions
 from stemma.device import choose_device
-from stemma.errors import UserError
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError, first_problems
 from stemma.exchange.load import load, resolve_model_folder
 from stemma.generation.decoding_mode import DecodingSpec, decoding_spec
 from stemma.generation.generate import Completion, GenerationJob
@@ -26,7 +26,6 @@ from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 8  # lines that a message lists at most
 Watch = Callable[[int], None]
 
 
@@ -125,12 +124,11 @@ def _truncate_or_refuse(model: Model, spec: DecodingSpec, rows: dict[int, list[i
     if not long:
         return rows
     if not options.crop:
-        problems = [(names[index], f"{len(rows[index]):,} tokens") for index in long[:SHOWN]]
-        problems += [("", f"and {len(long) - SHOWN:,} more")] if len(long) > SHOWN else []
+        problems = [(names[index], f"{len(rows[index]):,} tokens") for index in long]
         advice = f"{model.recipe.label} reads at most {limit:,} tokens; shorten or split it, or cut it off with --crop"
         if len(long) == 1:
             raise UserError(f"{names[long[0]]} is {len(rows[long[0]]):,} tokens long and {advice}.")
-        raise UserError(f"{len(long):,} sources are too long: {advice}", problems)
+        raise UserError(f"{len(long):,} sources are too long: {advice}", first_problems(problems))
     logger.warning(f"{_join_names([names[index] for index in long])} {'was' if len(long) == 1 else 'were'} truncated "
                    f"to {limit:,} tokens.")
     return {index: row[:limit] for index, row in rows.items()}
@@ -139,7 +137,8 @@ def _truncate_or_refuse(model: Model, spec: DecodingSpec, rows: dict[int, list[i
 def _join_names(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
-    return f"{len(names):,} lines ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''})"
+    ellipsis = ", ..." if len(names) > MAX_PROBLEMS_SHOWN else ""
+    return f"{len(names):,} lines ({', '.join(names[:MAX_PROBLEMS_SHOWN])}{ellipsis})"
 
 
 def _to_hypothesis(completion: Completion) -> Hypothesis:

@@ -159,7 +159,7 @@ def _half_package(pages: Sequence[DocPage], rng: np.random.Generator) -> list[Do
 
 
 def _usable_sentences(sentences: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
-    """Sentences of suitable length, without those in `known` and without duplicates; case is ignored."""
+    """Sentences of suitable length, without those in `exclude` and without duplicates; case is ignored."""
     seen, usable = set(exclude), []
     for sentence in sentences:
         words = sentence.split()

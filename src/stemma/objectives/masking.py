@@ -59,7 +59,7 @@ def truncated_geometric(p: float, max_words: int) -> list[float]:
 
 
 def restrict_units(units: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Unit ids at the candidate positions only; a candidate outside all units becomes a unit by itself."""
+    """Unit ids at the candidate positions only; a candidate outside all units becomes its own unit."""
     new_ids = units.max(initial=-1) + 1 + np.arange(units.size).reshape(units.shape)
     return np.where(candidates, np.where(units >= 0, units, new_ids), -1)
 

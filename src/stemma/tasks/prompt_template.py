@@ -21,11 +21,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, did_you_mean, first_problems, pluralize
 from stemma.schema.base import Conflict, ConflictKey, Count, Natural, Settings, constraint
 from stemma.schema.recipe_checks import explain
 from stemma.tasks.kinds import task_kind, task_kinds
-from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, cell_text
+from stemma.text.tables import Table, cell_text
 
 FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 NO_HEADER = 'name the columns in the template: columns = ["text", "label"]'
@@ -195,15 +195,13 @@ def render_examples(template: PromptTemplate, table: Table) -> list[PromptExampl
     """Render all rows, or raise an error with all problems, columns first."""
     if problems := table.problems(template.required_columns(), NO_HEADER):
         raise UserError(f"the template does not fit {table.name}", problems)
-    examples, errors = [], []
+    examples, problems = [], []
     for row, line in zip(table.rows, table.lines, strict=True):
         try:
             examples.append(template.render(row, line))
         except ValueError as error:
-            errors.append((f"line {line}", str(error)))
-    if errors:
-        more = [("", f"and {len(errors) - MAX_COLUMNS_SHOWN:,} more")] if len(errors) > MAX_COLUMNS_SHOWN else []
-        plural = "s" if len(errors) > 1 else ""
-        raise UserError(f"the template does not fit {len(errors):,} row{plural} of {table.name}",
-                        [*errors[:MAX_COLUMNS_SHOWN], *more])
+            problems.append((f"line {line}", str(error)))
+    if problems:
+        raise UserError(f"the template does not fit {pluralize(len(problems), 'row')} of {table.name}",
+                        first_problems(problems))
     return examples

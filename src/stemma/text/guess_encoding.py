@@ -43,12 +43,12 @@ def likely_encoding(data: bytes, start: int, tried: str) -> str | None:
     if western := _western(data[max(0, start - FEW):start + SAMPLE], tried):
         return western
     sample = data[start:start + SAMPLE]
-    for encoding, usual, least in _candidates():
+    for encoding, usual, min_fraction in _candidates():
         text = codecs.getincrementaldecoder(encoding)("replace").decode(sample)
         foreign = re.sub(r"[\x00-\x7f]", "", text)
         if codecs.lookup(encoding).name != tried and len(foreign) > (FEW if encoding == "euc-kr" else 0) and \
                 foreign.count("\ufffd") <= DAMAGED * len(foreign) and \
-                len(usual.findall(foreign)) >= least * len(foreign):
+                len(usual.findall(foreign)) >= min_fraction * len(foreign):
             return encoding
     return None
 

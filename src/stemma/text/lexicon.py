@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from stemma.errors import UserError
+from stemma.errors import UserError, first_problems
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES
 from stemma.text.text_io import check_encoding, read_bytes
 
-SHOWN = 8  # bad lines listed in an error
 COLUMNS = ("document", "start", "end", "type")
 Problems = list[tuple[str, str]]
 
@@ -135,6 +134,4 @@ def _validate_span(row: list[Any]) -> list[Any] | str:
 def _raise_problems(path: Path, what: str, advice: str, problems: Problems) -> None:
     if problems:
         problems.sort(key=lambda problem: int(problem[0].split()[1]))
-        more = len(problems) - SHOWN
-        listed = problems[:SHOWN] + ([("", f"and {more:,} more")] if more > 0 else [])
-        raise UserError(f"{path} is no {what} that can be read; {advice}:", listed)
+        raise UserError(f"{path} is no {what} that can be read; {advice}:", first_problems(problems))

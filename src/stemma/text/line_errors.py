@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError
 from stemma.json_files import parse
-from stemma.text.tables import MAX_COLUMNS_SHOWN
 
 
 @dataclass
@@ -20,7 +19,7 @@ class LineErrors:
 
     def add(self, where: str, what: str) -> None:
         self.lines += 1
-        if len(self.first) < MAX_COLUMNS_SHOWN:
+        if len(self.first) < MAX_PROBLEMS_SHOWN:
             self.first.append((where, what))
 
     @property

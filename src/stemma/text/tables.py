@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError, did_you_mean, first_problems
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
 from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
 
 MAX_CELL_SHOWN = 30  # characters of a cell, in an error
-MAX_COLUMNS_SHOWN = 8  # bad lines listed in an error
 FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
 
 
@@ -139,11 +138,10 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
         hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"
-        more = [("", f"and {len(ragged) - MAX_COLUMNS_SHOWN:,} more")] if len(ragged) > MAX_COLUMNS_SHOWN else []
         raise UserError(f"{name}: {len(ragged):,} row{'s do' if len(ragged) > 1 else ' does'} not have the "
                         f"{len(columns)} cells of the header{hint}",
-                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}")
-                         for line, count in ragged[:MAX_COLUMNS_SHOWN]] + more)
+                        first_problems([(f"line {line}", f"{count} cell{'s' if count > 1 else ''}")
+                                        for line, count in ragged]))
     return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells],
                  [line for line, _ in cells], has_header)
 
@@ -167,7 +165,7 @@ def json_table(name: str, text: str) -> Table:
     if problems:
         counted = f"{len(problems):,} lines that are" if len(problems) > 1 else "a line that is"
         raise UserError(f"{name} has {counted} no JSON object; "
-                        'every line must look like {"text": "...", "label": 1}', problems[:MAX_COLUMNS_SHOWN])
+                        'every line must look like {"text": "...", "label": 1}', first_problems(problems))
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return Table(name, columns, rows, lines)
 
@@ -182,5 +180,5 @@ def cell_text(value: object) -> str:
 
 
 def _join_lines(lines: Sequence[int]) -> str:
-    more = f" and {len(lines) - MAX_COLUMNS_SHOWN:,} more" if len(lines) > MAX_COLUMNS_SHOWN else ""
-    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:MAX_COLUMNS_SHOWN]))}{more}"
+    more = f" and {len(lines) - MAX_PROBLEMS_SHOWN:,} more" if len(lines) > MAX_PROBLEMS_SHOWN else ""
+    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:MAX_PROBLEMS_SHOWN]))}{more}"

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import UserError, first_problems
 from stemma.json_files import parse
 from stemma.notes import quietly
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, read_table
+from stemma.text.tables import Table, read_table
 from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
 
 
@@ -81,7 +81,4 @@ class ErrorCollector:
         if len(self.problems) == 1:
             where, what = self.problems[0]
             raise UserError(f"{where}: {what}; correct it.")
-        hidden = len(self.problems) - MAX_COLUMNS_SHOWN
-        more = [("", f"and {hidden:,} more")] if hidden > 0 else []
-        raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them",
-                        [*self.problems[:MAX_COLUMNS_SHOWN], *more])
+        raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them", first_problems(self.problems))

@@ -118,7 +118,7 @@ def load_start_weights(start: str, network: Network, task_configs: Mapping[str, 
 
 
 def _same_task(task_config: TaskConfig, previous: TaskConfig | None) -> bool:
-    """Whether a head trained for `before` can be reused."""
+    """Whether a head that was trained for the `previous` task can be reused."""
     return previous is not None and (previous.kind, previous.labels, dict(previous.heads)) == (
         task_config.kind, task_config.labels, dict(task_config.heads))
 
