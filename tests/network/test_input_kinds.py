@@ -258,7 +258,7 @@ def test_a_decoder_has_tokens_and_inputs_computed_from_them(decodes):
     model = stemma.build("t5@tiny", 40, [*SMALL, "network.decoder.layers=1", *changes])
     network = model.network.eval()
     network.embedding.inputs["letters"].spell(np.random.default_rng(0).integers(1, 257, (40, 6)).astype(np.int16))
-    assert list(network.decoder_embedding.reading) == ["tokens", *(["letters"] if decodes else [])]
+    assert list(network.decoder_embedding.input_settings) == ["tokens", *(["letters"] if decodes else [])]
     written = {"encoder": Stream(IDS, inputs={"hint": torch.ones(2, 3, 2)}), "decoder": Stream(IDS, Causal())}
     found = network(written)
     without = network({**written, "encoder": Stream(IDS)})

@@ -49,10 +49,11 @@ class ConcatenatedText:
         counts = np.maximum(np.searchsorted(separators, stop) - first, 0) * (stop > start)
         range_index = np.repeat(np.arange(len(start)), counts)
         document = first[range_index] + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins, ends = self.subset.document_ranges[document].T
+        document_start, document_stop = self.subset.document_ranges[document].T
         low = np.maximum(start[range_index], self.first[document])
-        high = np.minimum(stop[range_index], self.first[document] + ends - begins)
-        return range_index, begins + low - self.first[document], high - low, start[range_index] < self.first[document]
+        high = np.minimum(stop[range_index], self.first[document] + document_stop - document_start)
+        after_separator = start[range_index] < self.first[document]
+        return range_index, document_start + low - self.first[document], high - low, after_separator
 
     def boundaries(self, start: int, stop: int) -> np.ndarray:
         """Positions from `start` to `stop` at which a sentence or a separator begins."""
@@ -60,10 +61,10 @@ class ConcatenatedText:
         inside = slice(max(0, int(np.searchsorted(self.first, start, side="right")) - 1),
                        int(np.searchsorted(self.first, stop, side="right")))
         edges = np.searchsorted(sentences, [documents[inside][0, 0], documents[inside][-1, 1]])
-        begins = sentences[edges[0]:edges[1]]
-        document = np.searchsorted(documents[:, 0], begins, side="right") - 1
-        in_subset = begins < documents[document, 1]  # text between the subset's documents may be held out
-        positions = self.first[document[in_subset]] + begins[in_subset] - documents[document[in_subset], 0]
+        starts = sentences[edges[0]:edges[1]]
+        document = np.searchsorted(documents[:, 0], starts, side="right") - 1
+        in_subset = starts < documents[document, 1]  # text between the subset's documents may be held out
+        positions = self.first[document[in_subset]] + starts[in_subset] - documents[document[in_subset], 0]
         boundaries = np.unique(np.concatenate([positions, self.first[inside] - self.separator_length]))
         return boundaries[(boundaries >= start) & (boundaries <= stop)]
 

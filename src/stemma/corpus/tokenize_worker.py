@@ -42,10 +42,10 @@ class TokenizeWorker:
         counts = np.diff(encoded.bounds)  # tokens of each passage
         if batch.is_paired and not counts.all():
             return self._drop_incomplete_pairs(batch, counts)
-        begins = np.array([begins for _, begins, _ in passages], bool)
-        ended = np.append(begins[1:], True)  # the next passage belongs to another document
+        starts_document = np.array([starts_document for _, starts_document, _ in passages], bool)
+        ends_document = np.append(starts_document[1:], True)  # the next passage belongs to another document
         raw = [text.encode() + (b"\n" if batch.is_multipart and not last else b"")
-               for text, last in zip(texts, ended, strict=True)]
+               for text, last in zip(texts, ends_document, strict=True)]
         characters = _bounds(texts)
         offsets = np.array([offsets for _, _, offsets in passages], np.int64)
         in_document = np.repeat(offsets - characters[:-1], counts)
@@ -59,9 +59,10 @@ class TokenizeWorker:
             arrays[name] = np.repeat(np.asarray(values, np.uint8), counts)
         sentences = np.unique(encoded.bounds[:-1][counts > 0]) if batch.is_multipart else self._sentences(
             texts, characters, encoded)
-        return TokenizedBlock(arrays=arrays, sentences=sentences, bounds=encoded.bounds, starts_document=begins,
-                              text=b"".join(raw), text_bounds=_bounds(raw), annotation=batch.annotation,
-                              pair_set=batch.pair_set, num_chinese_tokens=chinese, held_out=batch.held_out)
+        return TokenizedBlock(arrays=arrays, sentences=sentences, bounds=encoded.bounds,
+                              starts_document=starts_document, text=b"".join(raw), text_bounds=_bounds(raw),
+                              annotation=batch.annotation, pair_set=batch.pair_set, num_chinese_tokens=chinese,
+                              held_out=batch.held_out)
 
     def _drop_incomplete_pairs(self, batch: TextBatch, tokens: np.ndarray) -> TokenizedBlock:
         """Tokenise only the pairs with tokens on both sides: every document must have two sentences."""

@@ -185,9 +185,9 @@ def experiment_metrics(experiment: Experiment, scores: Sequence[str]) -> list[Me
     for index, task in enumerate(experiment.tasks):
         for name, metric in task_metrics(task).items():
             key = f"{task_key(experiment, index)}.{name}"
+            margin = ONE_PERCENT_POINT * metric.scale if metric.higher_is_better else None
             metrics[key] = MetricInfo(key, f"{task_key(experiment, index)}: {name}", "", metric.higher_is_better,
-                                 metric.description, margin=ONE_PERCENT_POINT * metric.scale if metric.higher_is_better
-                                    else None)
+                                      metric.description, margin=margin)
     counts = {key: scores.count(key) for key in dict.fromkeys(scores)}
     tasks = [key for key in counts if "." in key]
     order = sorted(counts, key=lambda key: (key != experiment.measure, key not in tasks, key == LOSS.key, -counts[key]))

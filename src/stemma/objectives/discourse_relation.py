@@ -121,10 +121,10 @@ class DiscourseRelation(RowClassification):
                 return matches
         matches = find_connectives(subset.corpus, self.connectives)
         sentences = subset.corpus.sentence_starts
-        begins, ends = subset.document_ranges.T
-        document = np.searchsorted(begins, sentences[matches.sentence], side="right") - 1
-        inside = (document >= 0) & (sentences[matches.sentence - 1] >= begins[document]) & (
-            sentences[matches.sentence] < ends[document])
+        document_starts, document_stops = subset.document_ranges.T
+        document = np.searchsorted(document_starts, sentences[matches.sentence], side="right") - 1
+        inside = (document >= 0) & (sentences[matches.sentence - 1] >= document_starts[document]) & (
+            sentences[matches.sentence] < document_stops[document])
         self._matches_by_subset.append((subset, matches[inside]))
         return matches[inside]
 

@@ -38,8 +38,8 @@ class MaskedSpanToSpanSettings(Seq2SeqObjectiveSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.mask + self.random > 1:
-            what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
-            yield (ConflictKey("mask", what), ConflictKey("random", what))
+            problem = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
+            yield (ConflictKey("mask", problem), ConflictKey("random", problem))
 
 
 @register("objective", "masked_span_to_span", MaskedSpanToSpanSettings)
@@ -60,11 +60,11 @@ class MaskedSpanToSpan(Seq2SeqObjective):
         draft.seq2seq_rows = {ENCODER: source, DECODER: spans}
 
 
-def choose_span(text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
+def choose_span(is_text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
     """(rows, length) bool: one span at a random position, `fraction` of the text of its row, at least one token."""
-    count = text.sum(1)
+    count = is_text.sum(1)
     span_length = np.minimum(np.maximum(np.rint(count * fraction), 1), count).astype(np.int64)
-    first = (rng.random((len(text), 1))[:, 0] * (count - span_length + 1)).astype(np.int64)
-    index = np.cumsum(text, axis=1) - 1  # of each token among the text of its row
-    selected: np.ndarray = text & (index >= first[:, None]) & (index < (first + span_length)[:, None])
+    first = (rng.random((len(is_text), 1))[:, 0] * (count - span_length + 1)).astype(np.int64)
+    index = np.cumsum(is_text, axis=1) - 1  # of each token among the text of its row
+    selected: np.ndarray = is_text & (index >= first[:, None]) & (index < (first + span_length)[:, None])
     return selected

@@ -68,8 +68,8 @@ class SentenceDistance(RowClassification):
 
 def _distant_sentence_counts(draft: Draft, start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """(rows, 2) numbers of sentences before and after A in its document, the adjacent ones not counted."""
-    first, last, begins, ends = _sentences(draft, start, length)
-    return np.stack([np.maximum(begins - first - 1, 0), np.maximum(last - ends - 1, 0)], axis=1)
+    document_first, document_stop, a_first, a_stop = _sentences(draft, start, length)
+    return np.stack([np.maximum(a_first - document_first - 1, 0), np.maximum(document_stop - a_stop - 1, 0)], axis=1)
 
 
 def _sentences(draft: Draft, start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -85,10 +85,12 @@ def _sample_distant_sentences(draft: Draft, rows: np.ndarray, choices: np.ndarra
     """(start, length) of whole sentences of about `max_tokens` tokens, starting at a random sentence that is not
     adjacent to A and stopping before an adjacent one."""
     sentences = draft.corpus.sentence_starts
-    first, last, begins, ends = _sentences(draft, segment_a_start(draft)[rows], draft.spans.part_lengths(0)[rows])
+    document_first, document_stop, a_first, a_stop = _sentences(draft, segment_a_start(draft)[rows],
+                                                                draft.spans.part_lengths(0)[rows])
     choice = (offset * choices.sum(1)).astype(np.int64)
     is_before = choice < choices[:, 0]
-    sentence = np.where(is_before, first + choice, ends + 1 + choice - choices[:, 0])
+    sentence = np.where(is_before, document_first + choice, a_stop + 1 + choice - choices[:, 0])
     start = sentences[sentence]
-    stop = sentences[np.minimum(np.searchsorted(sentences, start + max_tokens), np.where(is_before, begins - 1, last))]
+    last = np.where(is_before, a_first - 1, document_stop)
+    stop = sentences[np.minimum(np.searchsorted(sentences, start + max_tokens), last)]
     return start, stop - start

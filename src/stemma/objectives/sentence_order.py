@@ -42,8 +42,8 @@ class SentenceOrderSettings(ObjectiveSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.swapped + self.other > 1:
-            what = f"swapped {self.swapped:g} and other {self.other:g} add up to more than 1"
-            yield (ConflictKey("swapped", what), ConflictKey("other", what))
+            problem = f"swapped {self.swapped:g} and other {self.other:g} add up to more than 1"
+            yield (ConflictKey("swapped", problem), ConflictKey("other", problem))
 
 
 @register("objective", "sentence_order", SentenceOrderSettings)

@@ -69,9 +69,9 @@ class SentenceReordering(RowClassification):
         order = self.orders[labels]  # (rows, max_parts): part at each position; -1 after the last
         row, position = np.nonzero(order >= 0)
         part = order[row, position]
-        begins = edges[row, part]
-        draft.spans = RowSpans(draft.rows, row, begins, edges[row, part + 1] - begins, np.zeros(len(row), np.int8),
-                               np.zeros(len(row), bool))
+        part_start = edges[row, part]
+        draft.spans = RowSpans(draft.rows, row, part_start, edges[row, part + 1] - part_start,
+                               np.zeros(len(row), np.int8), np.zeros(len(row), bool))
         draft.add_row_labels(self.name, labels)
 
 

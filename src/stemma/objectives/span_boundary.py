@@ -94,10 +94,10 @@ def span_edges(target: Target) -> tuple[Tensor, Tensor, Tensor]:
     import torch
 
     index, row = target.index, target.index // target.row_stride
-    begins = torch.ones(len(index), dtype=torch.bool, device=index.device)
-    begins[1:] = (index[1:] != index[:-1] + 1) | (row[1:] != row[:-1])
-    ends = torch.ones_like(begins)
-    ends[:-1] = begins[1:]
-    span = begins.cumsum(0) - 1
-    first, last = index[begins][span], index[ends][span]
+    is_first = torch.ones(len(index), dtype=torch.bool, device=index.device)
+    is_first[1:] = (index[1:] != index[:-1] + 1) | (row[1:] != row[:-1])
+    is_last = torch.ones_like(is_first)
+    is_last[:-1] = is_first[1:]
+    span = is_first.cumsum(0) - 1
+    first, last = index[is_first][span], index[is_last][span]
     return first - 1, last + 1, index - first

@@ -71,17 +71,18 @@ class SpanCorruption(Seq2SeqObjective):
         in_text = np.arange(inner.shape[1]) < length[:, None]
         span[inner] = assign_spans(length, noise, spans, inner.shape[1], rng)[in_text]
         masked = span >= 0
-        begins = masked.copy()
-        begins[:, 1:] &= span[:, 1:] != span[:, :-1]
+        is_span_start = masked.copy()
+        is_span_start[:, 1:] &= span[:, 1:] != span[:, :-1]
         sentinels = np.array(tokenizer.sentinels, dtype=np.int32)[np.maximum(span, 0)]
         used = np.arange(inner.shape[1]) < draft.lengths[:, None]
-        source = PaddedRows.select(np.where(begins, sentinels, draft.original_ids), used & (begins | ~masked), pad_id,
-                                   np.where(begins, -1, draft.corpus_offsets))
+        source = PaddedRows.select(np.where(is_span_start, sentinels, draft.original_ids),
+                                   used & (is_span_start | ~masked), pad_id,
+                                   np.where(is_span_start, -1, draft.corpus_offsets))
         # Target: interleave the sentinels (where a span begins) with the masked tokens, and append the end token.
         rows = len(inner)
         end = np.full((rows, 1), tokenizer.special_id("end"), dtype=np.int32)
         interleaved = np.stack([sentinels, draft.original_ids], axis=2).reshape(rows, -1)
-        keep = np.stack([begins, masked], axis=2).reshape(rows, -1)
+        keep = np.stack([is_span_start, masked], axis=2).reshape(rows, -1)
         target = PaddedRows.select(np.concatenate([interleaved, end], axis=1),
                                    np.concatenate([keep, np.ones((rows, 1), dtype=bool)], axis=1), pad_id)
         set_seq2seq_rows(draft, source, target)
@@ -112,11 +113,11 @@ def _random_segments(items: np.ndarray, segments: np.ndarray, width: int, rng: R
     equally likely."""
     position = np.arange(width)
     keys = np.where((position > 0) & (position < items[:, None]), rng.random((len(items), width)), 2.0)
-    begins = np.zeros(keys.shape, dtype=bool)
-    np.put_along_axis(begins, np.argsort(keys, axis=1), position < (segments - 1)[:, None], axis=1)
-    return np.where(position < items[:, None], np.cumsum(begins, axis=1), -1)
+    is_start = np.zeros(keys.shape, dtype=bool)
+    np.put_along_axis(is_start, np.argsort(keys, axis=1), position < (segments - 1)[:, None], axis=1)
+    return np.where(position < items[:, None], np.cumsum(is_start, axis=1), -1)
 
 
-def _text_extent(text: np.ndarray) -> np.ndarray:
+def _text_extent(is_text: np.ndarray) -> np.ndarray:
     """(rows, length) bool: all positions from the first text token to the last."""
-    return (np.cumsum(text, axis=1) > 0) & (np.cumsum(text[:, ::-1], axis=1)[:, ::-1] > 0)
+    return (np.cumsum(is_text, axis=1) > 0) & (np.cumsum(is_text[:, ::-1], axis=1)[:, ::-1] > 0)

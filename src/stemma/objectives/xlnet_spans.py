@@ -33,14 +33,14 @@ def sample_spans(units: np.ndarray, start: np.ndarray, stop: np.ndarray, num_tar
     position within n x `tokens_per_target` tokens; until the end of the row or `num_targets` is reached."""
     rows, length = units.shape
     all_rows = np.arange(rows)
-    begins = np.ones((rows, length + 1), dtype=bool)  # a unit begins, or the row ends
-    begins[:, 1:length] = (units[:, 1:] != units[:, :-1]) | (units[:, 1:] < 0)
-    begins[all_rows, start] = True
-    unit_index = np.cumsum(begins, axis=1) - 1  # of each position
+    is_unit_start = np.ones((rows, length + 1), dtype=bool)  # a unit begins, or the row ends
+    is_unit_start[:, 1:length] = (units[:, 1:] != units[:, :-1]) | (units[:, 1:] < 0)
+    is_unit_start[all_rows, start] = True
+    unit_index = np.cumsum(is_unit_start, axis=1) - 1  # of each position
     unit_start = np.full((rows, length + 2 + max_span_units), length)
-    row, position = np.nonzero(begins)
+    row, position = np.nonzero(is_unit_start)
     unit_start[row, unit_index[row, position]] = position
-    next_unit = np.where(begins, unit_index, unit_index + 1)  # the first unit that begins at this position or later
+    next_unit = np.where(is_unit_start, unit_index, unit_index + 1)  # the first unit that begins here or later
     tokens_before = np.concatenate([np.zeros((rows, 1), dtype=np.int64), np.cumsum(units >= 0, axis=1)], axis=1)
 
     weights = 1 / np.arange(1, max_span_units + 1)

@@ -21,7 +21,7 @@ from stemma.tasks.datasets import read_examples
 from stemma.tasks.kinds import HeadTask, PredictInput, head_task
 from stemma.text.readers import list_files
 from stemma.text.tables import FORMATS, Table, parse_header
-from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
+from stemma.text.text_io import check_encoding, display_name, format_suffix, read_text
 
 CHUNK_ROWS, CHUNK_CHARACTERS = 256, 1_000_000  # limits of a chunk
 
@@ -32,7 +32,7 @@ def read_inputs(kind: str, path: str | Path, *, file_format: str | None = None,
     """The rows of a file in chunks. `file_format` names a task kind or a data set; the file is then read at once, like
     a training file. SQuAD JSON always is."""
     task = head_task(kind)
-    if file_format is None and _suffix(Path(path)) in task.whole_file_suffixes:
+    if file_format is None and format_suffix(Path(path)) in task.whole_file_suffixes:
         file_format = kind
     if file_format is not None:
         examples = read_examples(file_format, path, columns=columns, encoding=encoding, errors=errors)
@@ -45,7 +45,7 @@ def read_inputs(kind: str, path: str | Path, *, file_format: str | None = None,
         if first is None:
             raise UserError(f"{display_name(file)} is empty; there is nothing to answer.")
         reader = _InputReader(task, display_name(file), columns)
-        format_name = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
+        format_name = FORMATS.get(format_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
         yield from getattr(reader, format_name)(chain([first], lines))
 
 
@@ -172,10 +172,6 @@ class _InputReader:
             for predict_input in inputs:
                 predict_input.echo.pop("id", None)
         return inputs
-
-
-def _suffix(file: Path) -> str:
-    return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower()
 
 
 def _lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:

@@ -178,8 +178,8 @@ def load_template(path: str | Path) -> PromptTemplate:
     templates = {name: cls for name in task_kinds() if (cls := task_kind(name).prompt_template()) is not None}
     kind = templates.get(str(values.get("kind")))
     if kind is None:
-        what = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
-        raise UserError(f"the template {path} {what}; choose {', '.join(templates)}."
+        problem = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
+        raise UserError(f"the template {path} {problem}; choose {', '.join(templates)}."
                         f"{did_you_mean(str(values.get('kind')), templates)}")
     try:
         template = kind.model_validate(values)

@@ -37,7 +37,7 @@ def _candidates() -> tuple[tuple[str, re.Pattern[str], float], ...]:
 
 
 def likely_encoding(data: bytes, start: int, tried: str) -> str | None:
-    """The likely encoding, from the bytes after the first one that cannot be decoded; None if none fits."""
+    """The likely encoding; None if none fits. `start` is the first byte that the encoding `tried` cannot decode."""
     if tried != "utf-8" and _decodes(data[:SAMPLE], "utf-8"):
         return "utf-8"
     if western := _western(data[max(0, start - FEW):start + SAMPLE], tried):

@@ -37,15 +37,15 @@ class LineErrors:
 
 
 def json_objects(lines: Iterator[tuple[int, str]], name: str,
-                 faults: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
+                 line_errors: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line that is a JSON object; other lines are added to `faults`."""
     for line_number, line in lines:
         try:
             row = parse(line)
         except ValueError as error:
-            faults.add(f"{name}, line {line_number}", f"is not JSON ({getattr(error, 'msg', error)})")
+            line_errors.add(f"{name}, line {line_number}", f"is not JSON ({getattr(error, 'msg', error)})")
             continue
         if isinstance(row, dict):
             yield line_number, row
         else:
-            faults.add(f"{name}, line {line_number}", "is no JSON object")
+            line_errors.add(f"{name}, line {line_number}", "is no JSON object")

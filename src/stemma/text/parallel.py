@@ -18,7 +18,7 @@ from stemma.errors import UserError, did_you_mean, pluralize
 from stemma.text.line_errors import LineErrors, json_objects
 from stemma.text.readers import list_files
 from stemma.text.tables import FORMATS, parse_header
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+from stemma.text.text_io import STDIN, check_encoding, display_name, format_suffix, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -207,9 +207,9 @@ class _PairReader:
             if len(row) == width:
                 yield line_number, [row[index] for index in indices]
             else:
-                what = ("has one column, not a source and a target" if len(row) == 1 else
+                problem = ("has one column, not a source and a target" if len(row) == 1 else
                         f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
-                problems.add(f"{name}, line {line_number}", what)
+                problems.add(f"{name}, line {line_number}", problem)
 
     def _cell_problem(self, cell: object) -> str | None:
         """The problem of a cell; None if there is none. (JSON can contain lone surrogates, which no tokenizer accepts.)
@@ -253,8 +253,7 @@ def _clean(cell: str) -> str:
 
 def _kind(path: Path, first: str) -> str:
     """The format, by the suffix or else by the first line."""
-    inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
-    if kind := FORMATS.get(inner.suffix.lower()):
+    if kind := FORMATS.get(format_suffix(path)):
         return kind
     if first.lstrip().startswith("{"):
         return "jsonl"
@@ -266,21 +265,22 @@ def _kind(path: Path, first: str) -> str:
 
 def comma_rows(name: str, lines: NumberedLines) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of each row; a quoted cell may span several lines."""
-    begins = 0
+    first_line = 0
 
     def text() -> Iterator[str]:
-        nonlocal begins
+        nonlocal first_line
         for line_number, line in lines:
-            begins = begins or line_number
+            first_line = first_line or line_number
             yield line + "\n"
 
     try:
         for row in csv.reader(text(), strict=True):
             if row:  # not an empty line
-                yield begins, row
-            begins = 0
+                yield first_line, row
+            first_line = 0
     except csv.Error as error:
-        raise UserError(f"{name}, line {begins}: {error}; a quote within a quoted cell is written twice.") from error
+        raise UserError(f"{name}, line {first_line}: {error}; a quote within a quoted cell is written twice.") \
+            from error
 
 
 def _objects(lines: NumberedLines, columns: tuple[str, str], name: str,

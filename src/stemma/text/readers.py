@@ -20,7 +20,7 @@ from stemma.errors import UserError, closest_match, did_you_mean, pluralize
 from stemma.json_files import parse
 from stemma.registry import register
 from stemma.schema.corpus import ReaderKind
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, format_suffix, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +64,8 @@ def plugin_readers(paths: Iterable[str | Path]) -> list[registry.RegistryEntry]:
                if entry.kind not in registry.BUILT_IN["reader"]}
     if not readers:
         return []
-    kinds = {_kind(file) for path in paths for file in _expand(str(path), known_suffixes())}
+    kinds = {format_suffix(file) for path in paths for file in _expand(str(path), known_suffixes())}
     return [entry for kind, entry in readers.items() if kind in kinds]
-
-
-def _kind(file: Path) -> str:
-    """The suffix that determines the reader of a file."""
-    return file.with_suffix("").suffix.lower() if file.suffix.lower() in COMPRESSED else file.suffix.lower()
 
 
 def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] | None = None) -> list[Path]:
@@ -108,7 +103,7 @@ def read_passages(
 def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
     has_text = False
     for file in files:
-        reader = registry.find("reader", _kind(file)) or registry.get("reader", PLAIN[0])
+        reader = registry.find("reader", format_suffix(file)) or registry.get("reader", PLAIN[0])
         empty = True
         for passage in reader.build(file, options):
             empty = False
@@ -153,7 +148,7 @@ def _no_files_message(path: Path, suffixes: tuple[str, ...]) -> str:
 def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
     source, separator = display_name(file), SEPARATORS[options.documents]
     unfinished = ""  # the rest of the current document
-    begins = True
+    starts_document = True
     reported = False
     for block in chain(read_text(file, options.encoding, options.errors), [None]):
         *finished, unfinished = separator.split(unfinished + block) if block is not None else (unfinished, "")
@@ -164,12 +159,12 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         for pieces, over in [*((_split_long_text(document), True) for document in finished), (early, False)]:
             for piece in pieces:
                 if piece and not piece.isspace():
-                    yield Passage(piece, begins, source)
-                    begins = False
+                    yield Passage(piece, starts_document, source)
+                    starts_document = False
             if not reported and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
                 reported = True
                 logger.info(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
-            begins = begins or over
+            starts_document = starts_document or over
         if len(space) > PASSAGE_LIMIT:
             space = "\n" if "\n" in space else " "
         unfinished = remainder + space
@@ -273,11 +268,11 @@ def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
 
 def whole_document(text: str, where: str, source: str, errors: str = "strict") -> Iterator[Passage]:
     """Passages of one document; `where` is its location for error messages, such as "notes.xml, entry 3"."""
-    begins = True
+    starts_document = True
     for piece in _split_long_text(clean_text(text, where, errors)):
         if piece and not piece.isspace():
-            yield Passage(piece, begins, source)
-            begins = False
+            yield Passage(piece, starts_document, source)
+            starts_document = False
 
 
 def clean_text(text: str, where: str, errors: str) -> str:

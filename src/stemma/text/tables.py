@@ -17,7 +17,7 @@ from typing import Any
 from stemma.errors import MAX_PROBLEMS_SHOWN, UserError, did_you_mean, first_problems
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
+from stemma.text.text_io import check_encoding, display_name, format_suffix, read_text
 
 MAX_CELL_SHOWN = 30  # characters of a cell, in an error
 FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
@@ -85,8 +85,7 @@ def read_table(path: str | Path, header: Sequence[str] | None = None, *, encodin
 
 def _kind(file: Path, text: str) -> str:
     """The format, by the suffix or else by the first line."""
-    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
-    if kind := FORMATS.get(inner.suffix.lower()):
+    if kind := FORMATS.get(format_suffix(file)):
         return kind
     first = text.lstrip().split("\n", 1)[0]
     if first.startswith("{"):

@@ -39,6 +39,11 @@ def display_name(path: Path) -> str:
     return "stdin" if path == STDIN else str(path)
 
 
+def format_suffix(path: Path) -> str:
+    """The suffix that names the format of a file, without that of its compression: .tsv of notes.tsv.gz."""
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+
+
 def check_encoding(encoding: str, errors: str) -> str:
     """Python's canonical name of the encoding; raises a UserError if it is unknown."""
     if errors not in ("strict", "replace", "ignore"):

@@ -43,7 +43,7 @@ def transfer_weights(weights: Mapping[str, Tensor], network: Network, *, reinit_
 
 def _prefixes_per_token(network: Network) -> list[str]:
     """Name prefixes of tensors with one row per token."""
-    inputs = [name for name, settings in network.embedding.reading.items() if settings.from_ids]
+    inputs = [name for name, settings in network.embedding.input_settings.items() if settings.from_ids]
     return [TOKEN_EMBEDDING, *(f"embedding.inputs.{name}." for name in inputs)]
 
 

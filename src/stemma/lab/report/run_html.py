@@ -32,8 +32,8 @@ def write_report(run: str | Path) -> Path:
     result = read_result(run)
     if result is None:
         raise UserError(f"{run} is not finished; `stemma resume {run}` goes on, and then there is something to report.")
-    what = "pre-training" if plan.task is None else f"fine-tuning ({plan.task['kind']})"
-    page = HtmlReport(f"{run_recipe.label}: a {what} run").intro(run_recipe.summary, _headline(result))
+    kind = "pre-training" if plan.task is None else f"fine-tuning ({plan.task['kind']})"
+    page = HtmlReport(f"{run_recipe.label}: a {kind} run").intro(run_recipe.summary, _headline(result))
     baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
     page.section("Learning curve").figure(draw_curve(run, baselines), _caption(result))
     if tasks := objective_losses(run):
@@ -139,21 +139,21 @@ def run_command(run_recipe: Recipe, plan: RunConfig, run: Path) -> str:
 def command_line_changes(run_recipe: Recipe) -> list[str]:
     """The `key=value` pairs of the command line, and what followed from objectives that the corpus has no data for."""
     flat = flatten(run_recipe.values)
-    stated = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
+    changes = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
               or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
     try:
         base = recipe(run_recipe.label)
     except UserError:
-        return stated
+        return changes
     size = "tokenizer.vocab_size"
     # a larger vocabulary was requested than the text could fill
     if run_recipe.origin[size] == "corpus" and flat[size] > get_by_path(base.values, size):
-        stated.append(f"{size}={flat[size]}")
+        changes.append(f"{size}={flat[size]}")
     removed = [change.key for change in diff(base, run_recipe) if change.after is None]
     # setting a new kind removes the keys of the old one, so they need no `remove`
     by_kind = {key.removesuffix(".kind") for key in flat if key.endswith(".kind")
                and flat[key] != get_by_path(base.values, key)}
-    return [f"remove={key}" for key in removed if key.rpartition(".")[0] not in by_kind] + stated
+    return [f"remove={key}" for key in removed if key.rpartition(".")[0] not in by_kind] + changes
 
 
 def _thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -192,7 +192,7 @@ def _caption(result: Mapping[str, Any]) -> str:
 
 
 def value_text(value: object) -> str:
-    """A recipe value or a result for people."""
+    """The value of a recipe key or of a result, formatted for a report."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):

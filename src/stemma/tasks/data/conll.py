@@ -57,10 +57,10 @@ def read_conll(path: str | Path, columns: Mapping[str, str] | None, reader: File
 def _lines(name: str, text: str) -> list[TaggedExample]:
     lines = [(line_number, line.split("\t") if "\t" in line else BLANKS.split(line.strip(" ")))
              for line_number, line in enumerate(text.split("\n"), 1)]
-    full = [cells for _, cells in lines if any(cells) and cells[0] != DOCUMENT_MARKER]
-    widths = Counter(len(cells) for cells in full)
+    word_lines = [cells for _, cells in lines if any(cells) and cells[0] != DOCUMENT_MARKER]
+    widths = Counter(len(cells) for cells in word_lines)
     width = max(widths, key=lambda count: widths[count], default=0)
-    tags = {"O", *(cells[-1] for cells in full if not cells[0].startswith("#"))}
+    tags = {"O", *(cells[-1] for cells in word_lines if not cells[0].startswith("#"))}
     problems, examples = ErrorCollector(name), []
     first_line, words, word_tags = 0, list[str](), list[str]()
 
@@ -123,12 +123,12 @@ def check_tags(examples: Sequence[TaggedExample], name: str, reader: FileReader)
     problems = ErrorCollector(name)
     mixed = ""
     for example in examples:
-        for index, what in _scheme_violations(example.tags or (), scheme):
+        for index, problem in _scheme_violations(example.tags or (), scheme):
             where = f"{example.where}, word {index + 1} ({example.words[index]})"
-            if scheme == "IOB1" and what:
+            if scheme == "IOB1" and problem:
                 mixed = mixed or where
             else:
-                problems.add(where, what)
+                problems.add(where, problem)
     problems.raise_if_any()
     if mixed:
         logger.warning(f"{name}: some entities begin with B- and some with I-, as no scheme has it ({mixed}); both are "

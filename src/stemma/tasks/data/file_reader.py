@@ -13,7 +13,7 @@ from stemma.json_files import parse
 from stemma.notes import quietly
 from stemma.text.readers import JSON_LINES, list_files
 from stemma.text.tables import Table, read_table
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+from stemma.text.text_io import STDIN, check_encoding, display_name, format_suffix, read_text
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class FileReader:
 
     def is_json_lines(self, path: str | Path) -> bool:
         """Decided by the file name, compressed or not."""
-        file = self.file(path)
-        return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower() in JSON_LINES
+        return format_suffix(self.file(path)) in JSON_LINES
 
     def text(self, path: str | Path) -> tuple[str, str]:
         """(display name, content)."""

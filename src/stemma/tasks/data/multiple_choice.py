@@ -100,9 +100,9 @@ def read_race(path: str | Path, reader: FileReader) -> list[ChoiceExample]:
     return _examples(str(path), rows(), False, reader)
 
 
-def _require_columns(table: Table, columns: Sequence[str], what: str) -> None:
+def _require_columns(table: Table, columns: Sequence[str], dataset: str) -> None:
     if problems := table.problems(columns, NO_HEADER):
-        raise UserError(f"{table.name} is no file of {what}", problems)
+        raise UserError(f"{table.name} is no file of {dataset}", problems)
 
 
 def _examples(name: str, rows: Iterator[Row], unlabelled: bool, reader: FileReader) -> list[ChoiceExample]:

@@ -57,8 +57,8 @@ def _entries(name: str, content: Any) -> Iterator[tuple[str, Any, Mapping[str, A
                     question_id = entry.get("id", entry.get("query_id"))
                     yield f'{name}, question "{question_id}"', paragraph["context"], entry
     except (KeyError, TypeError, AttributeError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else "a list or an object stands elsewhere"
-        raise UserError(f"{name} is no SQuAD file ({what}); give {EXPECTED_FORMAT}.") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else "a list or an object is in another place"
+        raise UserError(f"{name} is no SQuAD file ({problem}); give {EXPECTED_FORMAT}.") from error
 
 
 def _rows(path: str | Path, columns: Mapping[str, str] | None,
@@ -106,18 +106,19 @@ class _QuestionReader:
             return None
         self.seen_ids.add(identity)
         impossible = _as_bool(entry.get("is_impossible"))
-        stated = [(answer, None) if isinstance(answer, str) else (answer.get("text", ""), answer.get("answer_start"))
-                 for answer in entry.get("answers") or []]
-        if any(start == -1 and text in YES_NO_ANSWERS for text, start in stated):
+        raw_answers = [(answer, None) if isinstance(answer, str) else
+                       (answer.get("text", ""), answer.get("answer_start"))
+                       for answer in entry.get("answers") or []]
+        if any(start == -1 and text in YES_NO_ANSWERS for text, start in raw_answers):
             self.num_yes_no += 1
             return None
-        stated = [(text, start) for text, start in stated if text]
-        if impossible and stated and not self.skip_bad_rows:
+        raw_answers = [(text, start) for text, start in raw_answers if text]
+        if impossible and raw_answers and not self.skip_bad_rows:
             self._add_problem(where, "is_impossible, and yet there is an answer")
             return None
-        if not stated:
+        if not raw_answers:
             return QuestionExample(where, identity, context, question, (), impossible or None)
-        located = [self._locate_answer(where, context, text, start) for text, start in stated]
+        located = [self._locate_answer(where, context, text, start) for text, start in raw_answers]
         answers = tuple(answer for answer in located if answer is not None)
         return QuestionExample(where, identity, context, question, answers, False) if answers else None
 
@@ -132,8 +133,8 @@ class _QuestionReader:
             self.num_realigned += 1
             return Answer(text, first)
         preview = text if len(text) <= 40 else f"{text[:40]}..."
-        what = "is nowhere in its paragraph" if first < 0 else f"is in its paragraph, but not at character {start}"
-        self._add_problem(where, f'the answer "{preview}" {what}')
+        problem = "is nowhere in its paragraph" if first < 0 else f"is in its paragraph, but not at character {start}"
+        self._add_problem(where, f'the answer "{preview}" {problem}')
         return None
 
     def _add_problem(self, where: str, what: str) -> None:

@@ -111,17 +111,17 @@ class _RowReader:
                 continue
             example, errors = self.example(where, row)
             num_bad += bool(errors)
-            for what in errors:
-                problems.add(where, what)
+            for problem in errors:
+                problems.add(where, problem)
             if example is not None:
                 examples.append(example)
         name = self.table.name
         if num_unlabelled:
             logger.warning(f"{name}: left out {pluralize(num_unlabelled, 'row')} that the annotators did not agree on.")
         if self.schema.skip_bad_rows and problems.problems:
-            where, what = problems.problems[0]
+            where, problem = problems.problems[0]
             logger.warning(f"{name}: left out {pluralize(num_bad, 'row')} that cannot be read, the first at {where} "
-                           f"({what}).")
+                           f"({problem}).")
         else:
             problems.raise_if_any()
         if not examples:

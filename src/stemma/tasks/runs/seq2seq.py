@@ -63,8 +63,8 @@ logger = logging.getLogger(__name__)
 
 # Pair templates by decoding mode. The end token marks the end of the source and teaches the model to stop. A
 # permutation LM has both texts in one segment, as in its cache.
-OBJECTIVES: dict[DecodingMode | None, str] = {"prefix": "A end B end", "next": "A end B end",
-                                            "permuted": "A separator B separator"}
+PAIR_TEMPLATES: dict[DecodingMode | None, str] = {"prefix": "A end B end", "next": "A end B end",
+                                                  "permuted": "A separator B separator"}
 ROWS = 16  # batch size for the longest pairs; shorter pairs make larger batches
 SMOOTHING = 0.1  # label smoothing
 HELD_OUT = ("dev", "test")
@@ -128,7 +128,7 @@ def seq2seq_recipe(model: Model, mixture: MixtureSettings | None = None) -> Reci
     name, objective = _objective(model)
     changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocab_size,
                                **{f"objective.{name}.{key}": value for key, value in objective.items()}}
-    if pair := OBJECTIVES.get(decoding_mode(recipe)):
+    if pair := PAIR_TEMPLATES.get(decoding_mode(recipe)):
         changes["corpus.pair"] = pair
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
@@ -145,9 +145,9 @@ def _objective(model: Model) -> tuple[str, dict[str, Any]]:
                   for name, task in recipe.settings.objective.items() if task.pair_finetuning_keys is not None}
     if mode == "decoder":
         # keep the settings of the pre-training objectives; the first objective takes precedence
-        stated = [keys for generation, _, keys in candidates.values()
-                  if generation is not None and generation.mode == mode]
-        merged = {key: value for keys in reversed(stated) for key, value in keys.items()}
+        pair_keys = [keys for generation, _, keys in candidates.values()
+                     if generation is not None and generation.mode == mode]
+        merged = {key: value for keys in reversed(pair_keys) for key, value in keys.items()}
         return merged["kind"], {"smoothing": SMOOTHING, **merged}
     if mode is None and (model.is_discriminator or recipe.settings.network.generator is not None):
         raise UserError(f"{recipe.label} is a discriminator and predicts no tokens, so it cannot learn to generate; "
@@ -193,7 +193,7 @@ def _write_held_out(data: Seq2SeqData, folder: Path, reading: TextReadingOptions
         if lines:
             _write_jsonl(folder / f"{split}.jsonl", lines)
     overlap = held_out & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
-                    if (pair.source, pair.target) in held_out}
+                          if (pair.source, pair.target) in held_out}
     if overlap:
         logger.warning(
             f"{len(overlap):,} of {len(held_out):,} held-out pairs also occur in the training set, so scores partly "
