@@ -164,19 +164,20 @@ class ContiguousSampler:
         assert rows == self.rows, "a contiguous sampler has a fixed number of rows"
         if not self.text.size:
             raise corpus_too_small()
-        at = self.cursor
-        parts = self._pairs(at) if self.packer.is_pair else self._windows(at)
-        self.cursor = Cursor(at.epoch, 0, at.row + 1) if at.row + 1 < self.num_batches else Cursor(at.epoch + 1)
-        return self._row_spans(parts), np.full(rows, at.epoch)
+        cursor = self.cursor
+        parts = self._pairs(cursor) if self.packer.is_pair else self._windows(cursor)
+        last = cursor.row + 1 >= self.num_batches
+        self.cursor = Cursor(cursor.epoch + 1) if last else Cursor(cursor.epoch, 0, cursor.row + 1)
+        return self._row_spans(parts), np.full(rows, cursor.epoch)
 
-    def _windows(self, at: Cursor) -> list[list[LaneSpan]]:
-        start = at.row * self.packer.capacity
+    def _windows(self, cursor: Cursor) -> list[list[LaneSpan]]:
+        start = cursor.row * self.packer.capacity
         return [[LaneSpan(A, min(start, lane.size), min(start + self.packer.capacity, lane.size))]
                 for lane in self.lanes]
 
-    def _pairs(self, at: Cursor) -> list[list[LaneSpan]]:
-        rng = np.random.default_rng([self.seed, at.epoch, at.row, 5])
-        return [self._pair(lane, at.row * self.packer.template.reuse_length, rng.random(3)) for lane in self.lanes]
+    def _pairs(self, cursor: Cursor) -> list[list[LaneSpan]]:
+        rng = np.random.default_rng([self.seed, cursor.epoch, cursor.row, 5])
+        return [self._pair(lane, cursor.row * self.packer.template.reuse_length, rng.random(3)) for lane in self.lanes]
 
     def _pair(self, lane: Lane, start: int, uniform: np.ndarray) -> list[LaneSpan]:
         """The past, and A and B, which fill the rest of the window: A is whole sentences, B is cut at the end."""

@@ -42,8 +42,8 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
 def length_histogram(bounds: np.ndarray) -> list[dict[str, int]]:
     """Counts of the lengths 1, 2-3, 4-7, ... in tokens: the range is too wide for bins of equal width."""
     bins = np.zeros(64, np.int64)
-    for at in range(0, len(bounds) - 1, CHUNK_BOUNDARIES):
-        lengths = np.diff(bounds[at : at + CHUNK_BOUNDARIES + 1])
+    for first in range(0, len(bounds) - 1, CHUNK_BOUNDARIES):
+        lengths = np.diff(bounds[first : first + CHUNK_BOUNDARIES + 1])
         bins += np.bincount(np.frexp(lengths)[1] - 1, minlength=64)  # the exponent counts the bits of a length
     used = np.flatnonzero(bins)
     return [{"from": 1 << b, "to": (2 << b) - 1, "count": int(bins[b])} for b in range(used[0], used[-1] + 1)]

@@ -50,8 +50,9 @@ def overlap(
     counts = _look_up(_numbered(evaluation, excerpts), n, bloom, excerpts, file)
     over = np.flatnonzero(counts["share"] >= threshold)
     order = np.lexsort((-counts["hits"], -counts["share"]))[:show]
-    worst = [{"document": int(at) + 1, "share": float(counts["share"][at]), "n_grams": int(counts["grams"][at]),
-              "text": excerpts[at]} for at in order if counts["hits"][at]]
+    worst = [{"document": int(index) + 1, "share": float(counts["share"][index]),
+              "n_grams": int(counts["grams"][index]),
+              "text": excerpts[index]} for index in order if counts["hits"][index]]
     if exclude is not None:
         passages = quietly(read_passages([file], documents=documents, **settings))
         _write_without_documents(passages, set((over + 1).tolist()), Path(exclude), documents)
@@ -73,8 +74,8 @@ def measure_false_positives(bloom: BloomFilter, n: int, lookups: int, seed: int 
     95% confidence limit (3 / lookups if there is no hit: the rule of three)."""
     rng = np.random.default_rng(seed)
     hits = 0
-    for at in range(0, lookups, 1 << 18):
-        count = min(1 << 18, lookups - at)
+    for first in range(0, lookups, 1 << 18):
+        count = min(1 << 18, lookups - first)
         hits += int(bloom.contains(ngram_hashes(rng.integers(0, 2**64, count + n - 1, dtype=np.uint64), n)).sum())
     more = hits + 1  # Byar's approximation of the Poisson distribution's upper confidence limit
     upper = more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3

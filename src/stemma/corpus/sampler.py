@@ -120,20 +120,20 @@ class RowSampler:
         epochs: list[np.ndarray] = []
         empty_blocks = 0
         while rows:
-            at = self.cursor
-            spans, last = self._shuffled_block(at.epoch, at.block)
-            count = min(rows, spans.num_rows - at.row)
+            cursor = self.cursor
+            spans, last = self._shuffled_block(cursor.epoch, cursor.block)
+            count = min(rows, spans.num_rows - cursor.row)
             if count:
-                parts.append(spans.select(np.arange(at.row, at.row + count)))
-                epochs.append(np.full(count, self._copy_index(at.epoch)))
+                parts.append(spans.select(np.arange(cursor.row, cursor.row + count)))
+                epochs.append(np.full(count, self._copy_index(cursor.epoch)))
                 rows -= count
                 empty_blocks = 0
-            if at.row + count < spans.num_rows:
-                self.cursor = Cursor(at.epoch, at.block, at.row + count)
+            if cursor.row + count < spans.num_rows:
+                self.cursor = Cursor(cursor.epoch, cursor.block, cursor.row + count)
             else:
-                self.cursor = Cursor(at.epoch + 1) if last else Cursor(at.epoch, at.block + 1)
+                self.cursor = Cursor(cursor.epoch + 1) if last else Cursor(cursor.epoch, cursor.block + 1)
                 empty_blocks += count == 0
-                if last and empty_blocks > at.block:
+                if last and empty_blocks > cursor.block:
                     raise corpus_too_small()
         return RowSpans.concatenate(parts), np.concatenate(epochs)
 

@@ -26,7 +26,7 @@ from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)
 
-Watch = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TranslationResult(Hypothesis):
 
 def translate(model: Model | str | Path, lines: str | Sequence[str], *, directions: DirectionDetector | None = None,
               line_names: Sequence[str] | None = None,
-              on_progress: Watch = lambda lines: None, **choices: object) -> list[TranslationResult]:
+              on_progress: OnProgress = lambda lines: None, **choices: object) -> list[TranslationResult]:
     """A translation for each line, in order; that of an empty line is empty. `choices` are the fields of
     `TranslationOptions`, `line_names` are for messages, and `on_progress` gets the number of lines that are done."""
     options = TranslationOptions(**choices)  # type: ignore[arg-type]
@@ -64,12 +64,12 @@ def translate(model: Model | str | Path, lines: str | Sequence[str], *, directio
     job = GenerationJob(model, rows, options.generation_options(limits), limits)
     with progress_stage("translating", len(rows), "lines") as work:
         for batch in job.batches():
-            best: dict[int, list[Hypothesis]] = {}
+            hypotheses: dict[int, list[Hypothesis]] = {}
             for completion in job.complete(batch):
-                best.setdefault(line_indices[completion.prompt_index], []).append(_to_hypothesis(completion))
-            for index, (first, *others) in best.items():
+                hypotheses.setdefault(line_indices[completion.prompt_index], []).append(_to_hypothesis(completion))
+            for index, (first, *alternatives) in hypotheses.items():
                 results[index] = TranslationResult(first.text, first.tokens, first.log_probability, lines[index],
-                                                   tuple(others))
+                                                   tuple(alternatives))
             on_progress(len(batch))
             work.advance(len(batch))
     return results
@@ -79,9 +79,9 @@ def require_seq2seq(model: Model) -> DecodingSpec:
     """The model's decoding spec; refuses a model that is not sequence to sequence."""
     spec = decoding_spec(model)
     if spec is None or not spec.is_seq2seq:
-        can = "reads a text and does not generate one" if spec is None else \
+        capability = "reads a text and does not generate one" if spec is None else \
             "continues a prompt (`stemma generate`) and does not translate a source"
-        raise UserError(f"{model.recipe.label} {can}; train a model that translates with `stemma pretrain "
+        raise UserError(f"{model.recipe.label} {capability}; train a model that translates with `stemma pretrain "
                         "transformer@mini --corpus SOURCE --target TARGET --out RUN`.")
     model.lm_head()
     return spec
@@ -92,15 +92,15 @@ def _encode_lines(model: Model, spec: DecodingSpec, lines: Sequence[str], names:
     """The token ids of each line that is not empty, by line index."""
     tokenizer = model.require_tokenizer()
     texts = [line.strip() for line in lines]
-    bare = [encoding.ids for encoding in tokenizer.encode_batch(texts, special=False)]
-    if empty := [name for name, row in zip(names, bare, strict=True) if not row]:
+    unprefixed = [encoding.ids for encoding in tokenizer.encode_batch(texts, special=False)]
+    if empty := [name for name, row in zip(names, unprefixed, strict=True) if not row]:
         logger.warning(f"{_join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
                        f"{'is its translation' if len(empty) == 1 else 'are their translations'}.")
     if directions is not None and not options.force:
-        _refuse_swapped(directions, bare, names)
+        _refuse_swapped(directions, unprefixed, names)
     prefixed = [encoding.ids for encoding in tokenizer.encode_batch([options.prefix + text for text in texts],
-                                                                    special=False)] if options.prefix else bare
-    rows = {index: row for index, row in enumerate(prefixed) if bare[index]}
+                                                                    special=False)] if options.prefix else unprefixed
+    rows = {index: row for index, row in enumerate(prefixed) if unprefixed[index]}
     unknown = tokenizer.special_token_ids.get("unknown")
     if with_unknown := [names[index] for index, row in rows.items() if unknown in row]:
         logger.warning(f"the vocabulary lacks some characters of {_join_names(with_unknown)}; the model reads "
@@ -110,9 +110,9 @@ def _encode_lines(model: Model, spec: DecodingSpec, lines: Sequence[str], names:
 
 def _refuse_swapped(directions: DirectionDetector, rows: Sequence[Sequence[int]], names: Sequence[str]) -> None:
     if swapped := directions.find_swapped(rows):
-        which = f"{names[swapped[0]]} looks" if len(swapped) == 1 else \
+        subject = f"{names[swapped[0]]} looks" if len(swapped) == 1 else \
             f"{len(swapped):,} of {len(rows):,} lines (the first is {names[swapped[0]]}) look"
-        raise UserError(f"{which} like the language that this model translates into, not like the one it translates "
+        raise UserError(f"{subject} like the language that this model translates into, not like the one it translates "
                         "from; swap the two, or insist with --force.")
 
 

@@ -30,8 +30,8 @@ MANIFEST, TEXT = "own_text.json", "train.txt"
 TASKS = {"damage": "classify", "module": "classify", "order": "pair"}  # the kind of each in `stemma finetune`
 NUM_TRAIN, NUM_DEV = 1200, 600  # examples of a task; fewer, in the same proportion, if the text is too small
 PACKAGES = 8
-HELD_OUT_SHARE = 0.1  # fraction of the pages outside of those packages
-NUM_REPLACED = 4  # words of a corrupted sentence: a model that trained for a few minutes can tell
+HELD_OUT_FRACTION = 0.1  # fraction of the pages outside of those packages
+NUM_REPLACED = 4  # words of a corrupted sentence; fewer are too hard for a model that trained for a few minutes
 
 Row = tuple[str, ...]  # the texts, and last the label
 
@@ -83,7 +83,7 @@ def split_pages(pages: Sequence[DocPage], seed: int) -> tuple[list[DocPage], lis
     half_names = {page.name for name in largest for page in halves[name]}
     inside = [page for page in pages if page.group in largest]
     train, held_out = python_docs.split_pages([page for page in pages if page.group not in largest], seed,
-                                              HELD_OUT_SHARE)
+                                              HELD_OUT_FRACTION)
     return ([*(page for page in inside if page.name not in half_names), *train],
             [*(page for page in inside if page.name in half_names), *held_out], sorted(largest))
 

@@ -81,7 +81,7 @@ def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overw
     if len(experiment.seeds) == 1:
         logger.warning("one seed gives no interval: differences are reported without a verdict.")
     if processes > 1 and experiment.allowance.unit == "minutes":
-        raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
+        raise UserError("--processes and --minutes exclude each other: parallel processes share the machine's time; "
                         "leave --processes out, or give --tokens or --flops.")
     return run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite, show=show)
 

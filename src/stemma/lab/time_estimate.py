@@ -113,7 +113,7 @@ class TimeEstimator:
         shape = short_digest(cell.variant.recipe.values["network"], training.corpus.fingerprint,
                              cell.variant.recipe.settings.corpus.sequence_length)
         if shape not in self.shapes:
-            chunks = self.runner.shared.eval_chunks
+            chunks = self.runner.text_split.eval_chunks
             evaluation_seconds = _time_call(lambda: held_out_scores(load(run, choose_device()), chunks))
             self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task)
                                                           for task in self.runner.experiment.tasks)

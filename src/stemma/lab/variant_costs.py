@@ -23,8 +23,8 @@ COSTS = "costs"
 
 
 class VariantCosts:
-    def __init__(self, shared: TextSplit, budget: ComputeBudget, folder: Path):
-        self.shared, self.budget, self.folder = shared, budget, folder / COSTS
+    def __init__(self, text_split: TextSplit, budget: ComputeBudget, folder: Path):
+        self.text_split, self.budget, self.folder = text_split, budget, folder / COSTS
         self._corpora: dict[str, Corpus] = {}
         self._step_costs: dict[str, StepCost] = {}
 
@@ -56,8 +56,9 @@ class VariantCosts:
         """The text tokenized with the variant's tokenizer, or the common corpus."""
         key = short_digest(variant.recipe.values["tokenizer"], sorted(variant.recipe.settings.special_tokens()))
         if key not in self._corpora:
-            self._corpora[key] = Corpus.open(self.shared.corpus) if self.shared.corpus else build_or_load_corpus(
-                list(self.shared.text), variant.recipe, self.shared.reading_options)
+            text_split = self.text_split
+            self._corpora[key] = Corpus.open(text_split.corpus) if text_split.corpus else build_or_load_corpus(
+                list(text_split.text), variant.recipe, text_split.reading_options)
         return self._corpora[key]
 
     def resolved_recipe(self, variant: Variant) -> Recipe:
@@ -66,7 +67,7 @@ class VariantCosts:
         return drop_unsupported(adopt_tokenizer(variant.recipe, corpus), corpus)[0]
 
     def step_cost(self, variant: Variant) -> StepCost:
-        digest = short_digest(recipe_digest(variant), self.shared.digest)
+        digest = short_digest(recipe_digest(variant), self.text_split.digest)
         if digest not in self._step_costs:
             file = self.folder / f"{digest}.json"
             advice = "delete it: it is counted again."

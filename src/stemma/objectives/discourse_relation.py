@@ -116,8 +116,8 @@ class DiscourseRelation(RowClassification):
 
     def _matches_in_subset(self, subset: CorpusSubset) -> ConnectiveMatches:
         """The matches inside these documents, computed once per subset."""
-        for known_subset, matches in self._matches_by_subset:
-            if known_subset is subset:
+        for cached_subset, matches in self._matches_by_subset:
+            if cached_subset is subset:
                 return matches
         matches = find_connectives(subset.corpus, self.connectives)
         sentences = subset.corpus.sentence_starts

@@ -46,18 +46,18 @@ def sample_spans(units: np.ndarray, start: np.ndarray, stop: np.ndarray, num_tar
     weights = 1 / np.arange(1, max_span_units + 1)
     sizes = 1 + np.searchsorted(np.cumsum(weights / weights.sum())[:-1], uniform[:, :, 0], side="right")
     edges = np.zeros((rows, length + 1), dtype=np.int64)  # +1 where a span begins, -1 where it ends
-    at, remaining = start.copy(), num_targets.copy()
-    active = all_rows[(at < stop) & (remaining > 0)]
+    position_reached, remaining = start.copy(), num_targets.copy()
+    active = all_rows[(position_reached < stop) & (remaining > 0)]
     for step in range(uniform.shape[1]):
         size = np.minimum(sizes[active, step], remaining[active])
         context_before = (uniform[active, step, 1] * size * tokens_per_target).astype(np.int64)
-        unit = next_unit[active, np.minimum(at[active] + context_before, length)]
+        unit = next_unit[active, np.minimum(position_reached[active] + context_before, length)]
         begin, end = unit_start[active, unit], unit_start[active, unit + size]
         fits = end < stop[active]
         active, begin, end = active[fits], begin[fits], end[fits]
         edges[active, begin] += 1
         edges[active, end] -= 1
-        at[active] = end + (size * tokens_per_target - context_before)[fits]
+        position_reached[active] = end + (size * tokens_per_target - context_before)[fits]
         remaining[active] -= tokens_before[active, end] - tokens_before[active, begin]
-        active = active[(at[active] < stop[active]) & (remaining[active] > 0)]
+        active = active[(position_reached[active] < stop[active]) & (remaining[active] > 0)]
     return np.cumsum(edges, axis=1)[:, :length] > 0

@@ -60,8 +60,8 @@ def compute_scores(kind: str, names: Sequence[str], gold: Sequence[object], pred
     (classify, pair, choice); scheme (tag); matching, no_answer and threshold (qa); groups and ids (rank); tokenize
     (seq2seq)."""
     metrics = check_metrics(kind, names)
-    case = _metric_inputs(kind, gold, predicted, extras)
-    return {metric.name: metric.compute(case) for metric in metrics}
+    inputs = _metric_inputs(kind, gold, predicted, extras)
+    return {metric.name: metric.compute(inputs) for metric in metrics}
 
 
 def bootstrap_interval(kind: str, name: str, gold: Sequence[object], predicted: Sequence[object], *, seed: int = 0,
@@ -70,10 +70,10 @@ def bootstrap_interval(kind: str, name: str, gold: Sequence[object], predicted: 
 
     It resamples independent units: examples, sentences, questions, or queries with all their candidates."""
     metric = check_metrics(kind, (name,))[0]
-    case = _metric_inputs(kind, gold, predicted, extras)
+    inputs = _metric_inputs(kind, gold, predicted, extras)
     rng = np.random.default_rng(seed)
     if metric.bootstrap:
-        scores = metric.bootstrap(case, rng, rounds)
+        scores = metric.bootstrap(inputs, rng, rounds)
     else:  # scores of generated text are not sums over examples
         samples = (rng.integers(len(gold), size=len(gold)) for _ in range(rounds))
         scores = np.array([metric.compute(_metric_inputs(kind, [gold[i] for i in rows], [predicted[i] for i in rows],

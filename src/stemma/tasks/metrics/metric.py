@@ -33,19 +33,20 @@ class Metric:
 def mean_metric(name: str, prediction_type: PredictionType, description: str, per_example: Callable[[Any], np.ndarray],
                 *, scale: int = 1, **fields: Any) -> Metric:
     """A mean of one value per example."""
-    def bootstrap(case: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
-        values = per_example(case)
+    def bootstrap(inputs: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
+        values = per_example(inputs)
         return scale * bootstrap_sums(values[:, None], rng, rounds)[:, 0] / len(values)
 
-    return Metric(name, prediction_type, description, lambda case: scale * float(np.mean(per_example(case))), bootstrap,
-                  scale=scale, **fields)
+    return Metric(name, prediction_type, description, lambda inputs: scale * float(np.mean(per_example(inputs))),
+                  bootstrap, scale=scale, **fields)
 
 
 def ratio_metric(name: str, prediction_type: PredictionType, description: str, per_example: Callable[[Any], np.ndarray],
                  ratio: Callable[[np.ndarray], np.ndarray], **fields: Any) -> Metric:
     """A `ratio` of (rounds, k) sums over the (examples, k) counts of `per_example`."""
-    return Metric(name, prediction_type, description, lambda case: float(ratio(per_example(case).sum(axis=0)[None])[0]),
-                  lambda case, rng, rounds: ratio(bootstrap_sums(per_example(case), rng, rounds)), **fields)
+    return Metric(name, prediction_type, description,
+                  lambda inputs: float(ratio(per_example(inputs).sum(axis=0)[None])[0]),
+                  lambda inputs, rng, rounds: ratio(bootstrap_sums(per_example(inputs), rng, rounds)), **fields)
 
 
 def bootstrap_indices(units: int, rng: np.random.Generator, rounds: int, width: int = 1) -> Iterator[np.ndarray]:

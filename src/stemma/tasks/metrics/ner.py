@@ -138,14 +138,15 @@ def _consistent_scheme(scheme: str, gold: Sequence[Sequence[str]]) -> str:
 
 
 METRICS = (
-    ratio_metric("f1", "tags", "F1 of entities, strict under the scheme of the data", lambda case: case.strict,
+    ratio_metric("f1", "tags", "F1 of entities, strict under the scheme of the data", lambda inputs: inputs.strict,
                  RATIOS["f1"], requires="seqeval.scheme"),
-    ratio_metric("precision", "tags", "fraction of the predicted entities that are correct", lambda case: case.strict,
+    ratio_metric("precision", "tags", "fraction of the predicted entities that are correct",
+                 lambda inputs: inputs.strict,
                  RATIOS["precision"], requires="seqeval.scheme"),
-    ratio_metric("recall", "tags", "fraction of the gold entities that are predicted", lambda case: case.strict,
+    ratio_metric("recall", "tags", "fraction of the gold entities that are predicted", lambda inputs: inputs.strict,
                  RATIOS["recall"], requires="seqeval.scheme"),
-    ratio_metric("conll_f1", "tags", "F1 of entities as conlleval reads tags", lambda case: case.lenient,
+    ratio_metric("conll_f1", "tags", "F1 of entities as conlleval reads tags", lambda inputs: inputs.lenient,
                  RATIOS["f1"], requires="seqeval.metrics.sequence_labeling"),
-    ratio_metric("accuracy", "tags", "fraction of words with the correct tag", lambda case: case.word_counts,
+    ratio_metric("accuracy", "tags", "fraction of words with the correct tag", lambda inputs: inputs.word_counts,
                  lambda sums: safe_divide(sums[:, 0], sums[:, 1])),
 )

@@ -81,8 +81,8 @@ class NearDuplicates:
             for other in (first, previous):  # the first document of the bucket, and the previous one
                 later = ~starts & (parent[order] < 0)
                 pairs = order[later], other[later]
-                similar = np.concatenate([self._similarity(low, pairs[0][at : at + 65_536], pairs[1][at : at + 65_536])
-                                          for at in range(0, max(1, len(pairs[0])), 65_536)])
+                blocks = (slice(start, start + 65_536) for start in range(0, max(1, len(pairs[0])), 65_536))
+                similar = np.concatenate([self._similarity(low, pairs[0][block], pairs[1][block]) for block in blocks])
                 parent[pairs[0][similar]] = pairs[1][similar]
         return parent
 
@@ -97,7 +97,7 @@ def signature(text: str) -> np.ndarray:
     hashes = word_hashes(normalized_words(text))
     ngrams = ngram_hashes(hashes, min(SHINGLE_WORDS, max(1, len(hashes))))
     minima = np.full(NUM_HASHES, np.iinfo(np.uint64).max)
-    for at in range(0, len(ngrams), CHUNK):
-        table = ngrams[at : at + CHUNK, None] * FACTORS + OFFSETS  # (n-grams, 128), modulo 2^64
+    for first in range(0, len(ngrams), CHUNK):
+        table = ngrams[first : first + CHUNK, None] * FACTORS + OFFSETS  # (n-grams, 128), modulo 2^64
         np.minimum(minima, table.min(axis=0), out=minima)
     return mix_bits(minima)  # minima are small numbers; after mixing, any byte of them can be used
