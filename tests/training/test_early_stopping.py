@@ -126,7 +126,7 @@ def test_the_validation_loss_decides_without_a_metric(tmp_path, corpus_folder):
 
 def test_nothing_held_out_is_nothing_to_choose_by(tmp_path, corpus_folder, monkeypatch):
     monkeypatch.setattr(PretrainLoader, "validation_batches", lambda self, length: [])  # as of a single document
-    with pytest.raises(UserError, match="training.patience goes by what is held out"):
+    with pytest.raises(UserError, match="training.patience compares validation scores"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4,
                  changes=[*SMALL, "training.patience=1"])
     assert not (tmp_path / "run").exists()

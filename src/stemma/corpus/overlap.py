@@ -38,7 +38,7 @@ def overlap(
     if n < 1:
         raise UserError(f"--n is {n}; an n-gram has at least 1 word.")
     if not 0 < threshold <= 1:
-        raise UserError(f"--limit is {threshold:g}; it is a share, more than 0 and at most 1.")
+        raise UserError(f"--limit is {threshold:g}; it is a fraction, more than 0 and at most 1.")
     if exclude is not None:
         check_output(Path(exclude), overwrite)
         if not Path(file).is_file():
@@ -130,8 +130,8 @@ def _look_up(texts: NumberedDocuments, n: int, bloom: BloomFilter, excerpts: lis
              file: str | Path) -> dict[str, np.ndarray]:
     """For each document the number of n-grams, of hits in the filter, and the fraction of hits."""
     parts = [(np.zeros(0, np.int64),) * 3]
-    for hashes, owners in ngram_batches(texts, n):
-        documents, inverse = np.unique(owners, return_inverse=True)
+    for hashes, document_indices in ngram_batches(texts, n):
+        documents, inverse = np.unique(document_indices, return_inverse=True)
         matches = np.bincount(inverse, weights=bloom.contains(hashes), minlength=len(documents))
         parts.append((documents, np.bincount(inverse, minlength=len(documents)), matches.astype(np.int64)))
     documents, counts, matches = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -28,10 +28,10 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
         raise UserError(f"{model_path} and the corpus have different vocabularies ({model_tokenizer.vocab_size:,} and "
                         f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
                         f"{resolve_model_folder(model_path)}`.")
-    rows = model.network.vocab_size
-    if model_tokenizer is not None and rows > model_tokenizer.vocab_size:  # many releases have unused rows
-        recipe = recipe.with_changes({"tokenizer.vocab_size": rows}, Path(model_path).name)
-    if rows != recipe.settings.tokenizer.vocab_size:
+    vocab_size = model.network.vocab_size
+    if model_tokenizer is not None and vocab_size > model_tokenizer.vocab_size:  # many releases have unused rows
+        recipe = recipe.with_changes({"tokenizer.vocab_size": vocab_size}, Path(model_path).name)
+    if vocab_size != recipe.settings.tokenizer.vocab_size:
         raise UserError(f"{model_path} has {model.network.vocab_size:,} tokens and the corpus "
                         f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
     generator = None if recipe.settings.network.generator is None else find_generator(model_path)
@@ -42,8 +42,8 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
     if generator is not None:
         weights |= {f"generator.{name}": tensor for name, tensor in load(generator).network.state_dict().items()}
     report = transfer_weights(weights, network, reinit_layers=recipe.settings.training.fresh)
-    if new := sorted({".".join(name.split(".")[:2]) for name in report.missing_keys}):
-        logger.warning(f"not in {model_path}, so started at random: {', '.join(new)}")
+    if missing := sorted({".".join(name.split(".")[:2]) for name in report.missing_keys}):
+        logger.warning(f"not in {model_path}, so started at random: {', '.join(missing)}")
     if unused := sorted({".".join(name.split(".")[:2]) for name in report.unexpected_keys}):
         logger.warning(f"in {model_path} but not needed by {recipe.label}: {', '.join(unused)}")
     return recipe, network
@@ -68,7 +68,7 @@ def adopt_network_settings(recipe: Recipe, source_recipe: Recipe, origin: str, g
     adjustable += [] if source.get("embedding.tasks") else ["embedding.tasks"]  # task embeddings may be added
     changed = {key: value for key, value in source.items() if current.get(key) != value and key not in adjustable}
     overridden = [(f"network.{key} = {current.get(key)}", f"{origin} has {value}") for key, value in changed.items()
-              if recipe.origin.get(f"network.{key}") == "command line"]
+                  if recipe.origin.get(f"network.{key}") == "command line"]
     if overridden:
         raise UserError(f"the network to start from ({origin}) is not the one you ask for", overridden)
     if not changed:

@@ -18,13 +18,13 @@ def deferred_signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP in the yielded list; a second signal acts as usual."""
     received: list[int] = []
 
-    def note(signal_number: int, frame: object) -> None:
+    def record(signal_number: int, frame: object) -> None:
         leave_terminal()
         received.append(signal_number)
         for previous_number, handler in previous.items():
             signal.signal(previous_number, handler)
 
-    with signal_handlers(STOP_SIGNALS, note) as previous:
+    with signal_handlers(STOP_SIGNALS, record) as previous:
         yield received
 
 

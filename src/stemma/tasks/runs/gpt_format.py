@@ -67,7 +67,7 @@ def with_gpt_tokens(model: Model) -> Model:
     backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)
                                 for token in SPECIAL_TOKENS.values()])
     existing = {key: tokenizer.id_to_token(tokenizer.special_token_ids[role]) for role, key in HF_TOKEN_KEYS.items()
-             if role in tokenizer.special_token_ids}
+                if role in tokenizer.special_token_ids}
     config: dict[str, Any] = {**existing, **{HF_TOKEN_KEYS[role]: token for role, token in SPECIAL_TOKENS.items()}}
     return replace(model, tokenizer=Tokenizer(backend, {**config, "simplify": tokenizer.simplify}))
 
