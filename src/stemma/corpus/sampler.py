@@ -160,9 +160,9 @@ class RowSampler:
             order = self._order(copy_index)
             start, stop = self.subset.document_ranges[order].T
             sizes = stop - start
-            owner = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # the block of each document
-            block_ids = np.unique(owner)
-            documents = order[owner == block_ids[block]] if len(block_ids) else order
+            block_index = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # the block of each document
+            block_ids = np.unique(block_index)
+            documents = order[block_index == block_ids[block]] if len(block_ids) else order
             rng = np.random.default_rng([self.seed, copy_index, 2, block])
             rows = self._arrange(self.packer.pack(self._sentence_bounds(documents), rng), rng)
             self._current_block = (epoch, block, rows, block + 1 >= len(block_ids))

@@ -21,7 +21,7 @@ def checked_inputs(inputs: Inputs | None, input_settings: Mapping[str, InputSett
     tensors: dict[str, Tensor] = {}
     problems: list[tuple[str, str]] = []
     for name, array in (inputs or {}).items():
-        result = _unknown(name, input_settings) or _tensor(array, input_settings[name], rows, length)
+        result = _name_problem(name, input_settings) or _tensor(array, input_settings[name], rows, length)
         if isinstance(result, Tensor):
             tensors[name] = result
         else:
@@ -37,7 +37,7 @@ def padded_inputs(inputs: Mapping[str, Sequence[Any]] | None, input_settings: Ma
     tensors: dict[str, list[Tensor]] = {}
     problems: list[tuple[str, str]] = []
     for name, arrays in (inputs or {}).items():
-        if (problem := _unknown(name, input_settings)) is None and len(arrays) != len(lengths):
+        if (problem := _name_problem(name, input_settings)) is None and len(arrays) != len(lengths):
             problem = f"holds {len(arrays)} arrays, and there are {len(lengths)} texts: give one for each"
         if problem is not None:
             problems.append((f'inputs["{name}"]', problem))
@@ -52,8 +52,8 @@ def padded_inputs(inputs: Mapping[str, Sequence[Any]] | None, input_settings: Ma
     return tensors
 
 
-def _unknown(name: str, input_settings: Mapping[str, InputSettings]) -> str | None:
-    accepted = [other for other, settings in input_settings.items() if not settings.from_ids]
+def _name_problem(name: str, input_settings: Mapping[str, InputSettings]) -> str | None:
+    accepted = [accepted_name for accepted_name, settings in input_settings.items() if not settings.from_ids]
     if name in accepted:
         return None
     if name in input_settings:

@@ -57,8 +57,8 @@ def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
         where = f"{name}, line {line}"
         try:
             dialogue = _parse_dialogue(record, where, errors)
-        except DialogueError as fault:
-            line_errors.add(where, str(fault))
+        except DialogueError as error:
+            line_errors.add(where, str(error))
             continue
         if not line_errors.lines:  # after an error, the rest is read only to count further errors
             count += 1

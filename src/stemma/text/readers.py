@@ -155,16 +155,17 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         # White space at the end may be the first half of a separator, so only the text before it is cut now.
         body = unfinished.rstrip()
         space = unfinished[len(body) :]
-        *early, remainder = _split_long_text(body)
-        for pieces, over in [*((_split_long_text(document), True) for document in finished), (early, False)]:
+        *cut_off, remainder = _split_long_text(body)
+        for pieces, is_complete in [*((_split_long_text(document), True) for document in finished), (cut_off, False)]:
             for piece in pieces:
                 if piece and not piece.isspace():
                     yield Passage(piece, starts_document, source)
                     starts_document = False
-            if not reported and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
+            cut_at_limit = pieces[:-1] if is_complete else pieces
+            if not reported and any("\n" not in piece for piece in cut_at_limit):
                 reported = True
                 logger.info(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
-            starts_document = starts_document or over
+            starts_document = starts_document or is_complete
         if len(space) > PASSAGE_LIMIT:
             space = "\n" if "\n" in space else " "
         unfinished = remainder + space
@@ -293,5 +294,5 @@ def clean_text(text: str, where: str, errors: str) -> str:
 
 
 def _no_field(where: str, field: str, names: list[str]) -> str:
-    known = ", ".join(names) or "none"
-    return f'{where} has no field "{field}" (it has: {known}); choose one with --field.{did_you_mean(field, names)}'
+    listing = ", ".join(names) or "none"
+    return f'{where} has no field "{field}" (it has: {listing}); choose one with --field.{did_you_mean(field, names)}'

@@ -16,7 +16,7 @@ class Budget:
     @classmethod
     def from_options(cls, steps: int | None, tokens: int | None, minutes: float | None, default_steps: int) -> Budget:
         amounts = [(unit, amount) for unit, amount in (("steps", steps), ("tokens", tokens), ("minutes", minutes))
-                 if amount is not None]
+                   if amount is not None]
         if len(amounts) > 1:
             raise UserError(f"{' and '.join('--' + unit for unit, _ in amounts)} exclude each other; give one of them.")
         unit, amount = amounts[0] if amounts else ("steps", default_steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stemma.lab.report import lab_phrases as words
+from stemma.lab.report import lab_phrases as phrases
 from stemma.lab.report.html_report import EMPTY, Cell, NumberCell, ReportWriter
 from stemma.lab.results_data import Results
 
@@ -16,7 +16,7 @@ def write_curves(results: Results, report: ReportWriter) -> None:
 
     label, column = AXES[results["budget"]["unit"]]
     runs: dict[str, list[list[tuple[float, float]]]] = {}
-    for cell in words.finished_cells(results):
+    for cell in phrases.finished_cells(results):
         if cell["curve"]:
             runs.setdefault(cell["variant"], []).append([(point[column], point[3]) for point in cell["curve"]])
     if not runs:
@@ -26,14 +26,14 @@ def write_curves(results: Results, report: ReportWriter) -> None:
     caption = "Lines: mean over the seeds; bands: minimum to maximum."
     y_label = "validation loss, nats (lower is better)"
     if results["contributions"] is None:
-        ranking = words.variant_means(results, results["measures"][0]["key"]) if results["measures"] else {}
+        ranking = phrases.variant_means(results, results["measures"][0]["key"]) if results["measures"] else {}
         order = dict.fromkeys([*ranking, *runs])
         tokenizers = {variant["name"]: variant["tokenizer"] for variant in results["variants"]}
         for index, tokenizer in enumerate(dict.fromkeys(tokenizers[name] for name in order if name in runs), 1):
             curves = {name: runs[name] for name in order if name in runs and tokenizers[name] == tokenizer}
             report.figure(draw_curves(curves, label, y_label), f"Tokenizer: {tokenizer}. {caption}", f"curves-{index}")
         return
-    parent, child = words.parent_and_child(results)
+    parent, child = phrases.parent_and_child(results)
     panels = {}
     for contribution in results["contributions"]:
         by_role = {variant["role"]: variant["name"] for variant in results["variants"]
@@ -56,15 +56,15 @@ def write_recipes(results: Results, report: ReportWriter) -> None:
         if diff["changes"]:
             report.table(["key", diff["a"], diff["b"]],
                         [[f"`{change['key']}`", "\u2013" if change["from"] is None
-                          else words.format_setting(change["from"]),
-                          "removed" if change["to"] is None else words.format_setting(change["to"])]
+                          else phrases.format_setting(change["from"]),
+                          "removed" if change["to"] is None else phrases.format_setting(change["to"])]
                          for change in diff["changes"]])
         else:
             report.text("No differences.")
 
 
 def write_cost(results: Results, report: ReportWriter) -> None:
-    report.tab("Cost", *filter(None, [words.budget_note(results), words.runtime_text(results)]))
+    report.tab("Cost", *filter(None, [phrases.budget_note(results), phrases.runtime_text(results)]))
     unit = {"minutes": "seconds"}.get(results["budget"]["unit"], results["budget"]["unit"])
     columns = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
              "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
@@ -76,7 +76,7 @@ def write_cost(results: Results, report: ReportWriter) -> None:
 def _amount(cost: Mapping[str, float], key: str) -> Cell:
     if key not in cost:
         return EMPTY
-    return NumberCell(words.format_short(cost[key]) if key == "flops" else f"{cost[key]:,.0f}", cost[key])
+    return NumberCell(phrases.format_short(cost[key]) if key == "flops" else f"{cost[key]:,.0f}", cost[key])
 
 
 def write_scaling(results: Results, report: ReportWriter) -> None:
@@ -84,7 +84,7 @@ def write_scaling(results: Results, report: ReportWriter) -> None:
 
     report.tab("Scaling", "Loss = floor + factor \u00d7 x^\u2212exponent, fitted to the points. The fit holds in the "
                "measured range; beyond the last point it is an extrapolation.")
-    titles = {measure["key"]: f"{measure['title']} ({words.metric_unit(measure)})"
+    titles = {measure["key"]: f"{measure['title']} ({phrases.metric_unit(measure)})"
               for measure in results["measures"]}
     names = {"parameters": "parameters", "tokens": "training tokens", "flops": "training FLOPs"}
     fits = results["scaling"] or []
@@ -95,10 +95,10 @@ def write_scaling(results: Results, report: ReportWriter) -> None:
                       "Points: runs, or points of their learning curves; lines: fitted power laws; bands: 95% over the "
                       "seeds. Both axes are logarithmic.", f"scaling-{x}")
         report.table(["recipe", "exponent", "95% interval", "factor", "floor"],
-                     [[fit["recipe"], NumberCell(words.format_number(fit["exponent"]), fit["exponent"]),
+                     [[fit["recipe"], NumberCell(phrases.format_number(fit["exponent"]), fit["exponent"]),
                        _exponents(fit["exponent_low"], fit["exponent_high"]),
                        NumberCell(f"{fit['factor']:.4g}", fit["factor"]),
-                       EMPTY if fit["floor"] is None else NumberCell(words.format_number(fit["floor"]), fit["floor"])]
+                       EMPTY if fit["floor"] is None else NumberCell(phrases.format_number(fit["floor"]), fit["floor"])]
                       for fit in matches], sortable=True)
         report.text(*dict.fromkeys(fit["note"] for fit in matches if fit["note"]))
 
@@ -106,7 +106,7 @@ def write_scaling(results: Results, report: ReportWriter) -> None:
 def _exponents(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "one seed: none"
-    return f"{words.format_number(low)} to {words.format_number(high)}"
+    return f"{phrases.format_number(low)} to {phrases.format_number(high)}"
 
 
 def write_reproduction(results: Results, report: ReportWriter) -> None:

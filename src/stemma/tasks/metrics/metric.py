@@ -49,11 +49,11 @@ def ratio_metric(name: str, prediction_type: PredictionType, description: str, p
                   lambda inputs, rng, rounds: ratio(bootstrap_sums(per_example(inputs), rng, rounds)), **fields)
 
 
-def bootstrap_indices(units: int, rng: np.random.Generator, rounds: int, width: int = 1) -> Iterator[np.ndarray]:
+def bootstrap_indices(num_examples: int, rng: np.random.Generator, rounds: int, width: int = 1) -> Iterator[np.ndarray]:
     """Indices of the resampled examples, (rounds, units); yields as many rounds at a time as fit in memory."""
-    chunk = max(1, MAX_BOOTSTRAP_CELLS // (units * width))
+    chunk = max(1, MAX_BOOTSTRAP_CELLS // (num_examples * width))
     for start in range(0, rounds, chunk):
-        yield rng.integers(units, size=(min(chunk, rounds - start), units))
+        yield rng.integers(num_examples, size=(min(chunk, rounds - start), num_examples))
 
 
 def bootstrap_sums(per_example: np.ndarray, rng: np.random.Generator, rounds: int) -> np.ndarray:
@@ -64,7 +64,7 @@ def bootstrap_sums(per_example: np.ndarray, rng: np.random.Generator, rounds: in
 
 
 def safe_divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """part / whole, and 0 where whole is 0."""
+    """numerator / denominator, and 0 where the denominator is 0."""
     result = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape))
     np.divide(numerator, denominator, out=result, where=denominator > 0)
     return result
