@@ -125,18 +125,18 @@ def require_plugins(recorded: Mapping[str, str], folder: Path, exact: bool) -> N
     """Raise if a plug-in that a folder or recipe uses is not loaded; with `exact`, also if its content differs."""
     registry.load_entry_points()
     installed = {name for name, _ in registry.plugin_packages.values()}
-    for name, mark in recorded.items():
-        if mark.startswith(PACKAGE_PREFIX):
+    for name, recorded_version in recorded.items():
+        if recorded_version.startswith(PACKAGE_PREFIX):
             if name not in installed:
                 raise UserError(f"{folder} uses parts of the package {name}, which is not installed; install it: pip "
-                                f"install {name}=={mark.removeprefix(PACKAGE_PREFIX)}.")
+                                f"install {name}=={recorded_version.removeprefix(PACKAGE_PREFIX)}.")
         elif name not in _loaded:
             raise UserError(f"{folder} uses the plug-in {name}, which is code and is loaded only if you name it; give "
                             f"--plugin {name} (with its path; in Python: stemma.use_plugin).")
-        elif exact and _loaded[name].sha256 != mark:
+        elif exact and _loaded[name].sha256 != recorded_version:
             plugin = _loaded[name]
             raise UserError(f"the plug-in {plugin.path} is not the one that {folder} was made with (its SHA-256 is "
-                            f"{plugin.sha256[:12]}..., and was {mark[:12]}...); name the file as it was, or, if what "
-                            f'changed in it does not matter here, write "{plugin.sha256}" for {name} into '
+                            f"{plugin.sha256[:12]}..., and was {recorded_version[:12]}...); name the file as it was, or, "
+                            f'if what changed in it does not matter here, write "{plugin.sha256}" for {name} into '
                             f"{folder / 'recipe.toml' if folder.is_dir() else folder} and delete the checksums.json "
                             "beside it.")

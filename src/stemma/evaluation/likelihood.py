@@ -152,17 +152,17 @@ def _score_texts(scorer: LMScorer, texts: Sequence[np.ndarray]) -> Iterator[tupl
     if scorer.has_memory:
         yield from _score_segments(scorer, texts)
         return
-    owners, windows = [], []
+    text_indices, windows = [], []
     for index, tokens in enumerate(texts):
-        new = scorer.split_windows(tokens)
-        owners += [index] * len(new)
-        windows += new
+        text_windows = scorer.split_windows(tokens)
+        text_indices += [index] * len(text_windows)
+        windows += text_windows
     pending: dict[int, np.ndarray] = {}  # windows are computed by length and yielded in order
     next_window = 0
     for index, values, _ in _score_windows(scorer, windows):
         pending[index] = values.cpu().numpy()
         while next_window in pending:
-            yield owners[next_window], pending.pop(next_window)
+            yield text_indices[next_window], pending.pop(next_window)
             next_window += 1
 
 

@@ -44,10 +44,10 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
         draft, active = loader.build_draft(step, length, progress[step])
         batch = collate(draft, active[0].attention_mask_kind)
         shown_examples = _examples(draft, batch, active, examples)
-        for later in range(step + 1, step + 1 + examples):  # one batch has too few rows
+        for next_step in range(step + 1, step + 1 + examples):  # one batch has too few rows
             if len(shown_examples) == examples:
                 break
-            next_draft, next_active = loader.build_draft(later, length, progress[later])
+            next_draft, next_active = loader.build_draft(next_step, length, progress[next_step])
             next_batch = collate(next_draft, next_active[0].attention_mask_kind)
             shown_examples += _examples(next_draft, next_batch, next_active, examples - len(shown_examples))
     finally:

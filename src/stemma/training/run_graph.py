@@ -26,9 +26,9 @@ LINEAGE_FILE, ARCHIVE_FOLDER = "lineage.json", "past"
 LOCKED_MESSAGE = "another process works on this cell."
 
 
-def digest(*facts: object) -> str:
+def digest(*values: object) -> str:
     """SHA-256 of these values (any JSON)."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def read_object_if_exists(file: Path, advice: str) -> dict[str, Any] | None:

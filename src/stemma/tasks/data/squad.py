@@ -27,19 +27,19 @@ EXPECTED_FORMAT = ('a file like {"data": [{"paragraphs": [{"context": "", '
 YES_NO_ANSWERS = ("YES", "NO")
 
 
-def read_squad(path: str | Path, columns: Mapping[str, str] | None, reading: FileReader,
+def read_squad(path: str | Path, columns: Mapping[str, str] | None, file_reader: FileReader,
                skip_bad_rows: bool = False) -> list[QuestionExample]:
     """Read all questions. With `skip_bad_rows`, published errors are skipped and counted instead of raised."""
-    if reading.is_json_lines(path):
-        name, entries = _rows(path, columns, reading)
+    if file_reader.is_json_lines(path):
+        name, entries = _rows(path, columns, file_reader)
     elif columns:
         raise UserError(f"{path} is no table, so there are no columns to rename; give JSON lines.")
     else:
-        name, content = reading.json(path)
+        name, content = file_reader.json(path)
         entries = _entries(name, content)
     reader = _QuestionReader(name, skip_bad_rows)
     examples = [example for where, context, entry in entries if (example := reader.read(where, context, entry))]
-    reader.report(reading)
+    reader.report(file_reader)
     if not examples:
         raise UserError(f"{name} has no questions; give {EXPECTED_FORMAT}.")
     return examples
