@@ -135,8 +135,9 @@ def require_plugins(recorded: Mapping[str, str], folder: Path, exact: bool) -> N
                             f"--plugin {name} (with its path; in Python: stemma.use_plugin).")
         elif exact and _loaded[name].sha256 != recorded_version:
             plugin = _loaded[name]
+            digests = f"{plugin.sha256[:12]}..., and was {recorded_version[:12]}..."
             raise UserError(f"the plug-in {plugin.path} is not the one that {folder} was made with (its SHA-256 is "
-                            f"{plugin.sha256[:12]}..., and was {recorded_version[:12]}...); name the file as it was, or, "
-                            f'if what changed in it does not matter here, write "{plugin.sha256}" for {name} into '
+                            f"{digests}); name the file as it was, or, if what "
+                            f'changed in it does not matter here, write "{plugin.sha256}" for {name} into '
                             f"{folder / 'recipe.toml' if folder.is_dir() else folder} and delete the checksums.json "
                             "beside it.")

@@ -38,8 +38,8 @@ class Packer:
 
     @property
     def is_pair(self) -> bool:
-        facts = packing_settings(self.kind)
-        return self.joint_window or facts.paired and facts.reads == "text"
+        settings = packing_settings(self.kind)
+        return self.joint_window or settings.paired and settings.reads == "text"
 
     @property
     def capacity(self) -> int:
@@ -85,9 +85,9 @@ def segment_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Gen
                 spans.append((row, bounds[middle], bounds[stop] - bounds[middle], 1, False))
             row += 1
             first = stop
-    pieces = RowSpans.from_tuples(row, spans)
-    pieces.truncate_pairs(packer.capacity, rng)
-    return pieces
+    row_spans = RowSpans.from_tuples(row, spans)
+    row_spans.truncate_pairs(packer.capacity, rng)
+    return row_spans
 
 
 class SentencePairPacking(PackingSettings):
@@ -106,9 +106,9 @@ def sentence_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Ge
             if first + 2 < len(bounds):
                 spans.append((row, bounds[first + 1], bounds[first + 2] - bounds[first + 1], 1, False))
             row += 1
-    pieces = RowSpans.from_tuples(row, spans)
-    pieces.truncate_pairs(packer.capacity, rng)
-    return pieces
+    row_spans = RowSpans.from_tuples(row, spans)
+    row_spans.truncate_pairs(packer.capacity, rng)
+    return row_spans
 
 
 class FullSentencesPacking(PackingSettings):
@@ -121,16 +121,16 @@ def full_sentences(documents: list[np.ndarray], packer: Packer, rng: np.random.G
     spans: list[SpanTuple] = []
     row, used = 0, 0
     for bounds in documents:
-        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
+        start, end, separator = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
         while start < end:
-            stop = _last_sentence_bound(bounds, start, packer.capacity - used - gap)
+            stop = _last_sentence_bound(bounds, start, packer.capacity - used - separator)
             if stop is None and used:  # no further sentence fits
-                row, used, gap = row + 1, 0, False
+                row, used, separator = row + 1, 0, False
                 continue
             stop = stop or start + packer.capacity  # a sentence longer than the window is cut
-            spans.append((row, start, stop - start, 0, gap))
-            used += stop - start + gap
-            start, gap = stop, False
+            spans.append((row, start, stop - start, 0, separator))
+            used += stop - start + separator
+            start, separator = stop, False
     return RowSpans.from_tuples(row + 1 if spans else 0, spans)
 
 
@@ -168,14 +168,14 @@ def stream(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator
     spans: list[SpanTuple] = []
     row, used = 0, 0
     for bounds in documents:
-        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
+        start, end, separator = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
         while start < end:
-            if used + gap >= packer.capacity:
-                row, used, gap = row + 1, 0, False
-            length = min(packer.capacity - used - gap, end - start)
-            spans.append((row, start, length, 0, gap))
-            used += length + gap
-            start, gap = start + length, False
+            if used + separator >= packer.capacity:
+                row, used, separator = row + 1, 0, False
+            length = min(packer.capacity - used - separator, end - start)
+            spans.append((row, start, length, 0, separator))
+            used += length + separator
+            start, separator = start + length, False
     return RowSpans.from_tuples(row + 1 if spans else 0, spans, continues_after=True)
 
 
@@ -225,11 +225,11 @@ def dialogue(documents: list[np.ndarray], packer: Packer, rng: np.random.Generat
             num_left = last - first
             turns = num_left if num_left <= MAX_TURNS else 2 if num_left == 4 else int(rng.integers(2, MAX_TURNS + 1))
             spans += [(row, bounds[turn], bounds[turn + 1] - bounds[turn], 0, turn > first)
-                     for turn in range(first, first + turns)]
+                      for turn in range(first, first + turns)]
             row, first = row + 1, first + turns
-    pieces = RowSpans.from_tuples(row, spans)
-    fit_turns(pieces, packer.template)
-    return pieces
+    row_spans = RowSpans.from_tuples(row, spans)
+    fit_turns(row_spans, packer.template)
+    return row_spans
 
 
 def fit_turns(spans: RowSpans, template: RowTemplate) -> None:
@@ -237,17 +237,17 @@ def fit_turns(spans: RowSpans, template: RowTemplate) -> None:
     turn = np.arange(len(spans.row)) - np.searchsorted(spans.row, spans.row)
     lengths = np.zeros((spans.num_rows, MAX_TURNS), np.int64)
     lengths[spans.row, turn] = spans.length
-    room = template.capacity(pair=False) - np.bincount(spans.row[spans.separator_before & template.has_separator],
-                                                       minlength=spans.num_rows)
-    if (room < MAX_TURNS).any():
+    num_separators = np.bincount(spans.row[spans.separator_before & template.has_separator], minlength=spans.num_rows)
+    max_tokens = template.capacity(pair=False) - num_separators
+    if (max_tokens < MAX_TURNS).any():
         raise UserError(f"a sequence_length of {template.length} leaves no room for {MAX_TURNS} turns of a dialogue; "
                         "set corpus.sequence_length higher.")
-    # If the k shortest turns stay whole, the others can have (room - their sum) / (n - k) tokens each; the maximum over
-    # k is the common length.
+    # If the k shortest turns stay whole, the others can have (max_tokens - their sum) / (n - k) tokens each; the
+    # maximum over k is the common length.
     cumulative = np.cumsum(np.sort(lengths, axis=1), axis=1)
-    shorter_turns = np.concatenate([np.zeros((spans.num_rows, 1), np.int64), cumulative[:, :-1]], axis=1)
-    longest = ((room[:, None] - shorter_turns) // np.arange(MAX_TURNS, 0, -1)).max(axis=1)
-    fits = cumulative[:, -1] <= room
+    shorter_sum = np.concatenate([np.zeros((spans.num_rows, 1), np.int64), cumulative[:, :-1]], axis=1)
+    longest = ((max_tokens[:, None] - shorter_sum) // np.arange(MAX_TURNS, 0, -1)).max(axis=1)
+    fits = cumulative[:, -1] <= max_tokens
     spans.length = np.where(fits[spans.row], spans.length, np.minimum(spans.length, longest[spans.row]))
 
 

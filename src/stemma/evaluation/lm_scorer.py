@@ -121,7 +121,7 @@ class LMScorer:
         return self.network({"encoder": stream}, cache)[QUERY if query else "encoder"]
 
     def pad(self, rows: Sequence[np.ndarray]) -> Tensor:
-        """(B, longest): right-padded: with a causal mask no token attends to the padding."""
+        """(B, longest), right-padded. With a causal mask no token attends to the padding."""
         padded = np.zeros((len(rows), max(map(len, rows))), np.int64)
         for index, row in enumerate(rows):
             padded[index, : len(row)] = row

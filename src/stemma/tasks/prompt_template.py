@@ -124,7 +124,7 @@ class MultipleChoiceTemplate(LikelihoodTemplate):
             labels = [answer.strip() for answer in answers]
         else:
             labels = [str(self.first + index) if self.label_as == "number" else chr(ord("A") + index)
-                     for index in range(len(answers))]
+                      for index in range(len(answers))]
             label = label.upper()
         if label not in labels:
             hint = "" if self.label_as == "text" else f" of {', '.join(labels)}"

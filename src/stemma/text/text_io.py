@@ -154,8 +154,8 @@ def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]
             raise UserError(_wrongly_encoded(path, encoding, bad, error.object, error.start)) from error
         if "\0" in text:
             if errors == "strict":
-                at = len(text[: text.index("\0")].encode(encoding)) - pending if wide else nul
-                raise UserError(_binary(path, offset + at, block))
+                nul_index = len(text[: text.index("\0")].encode(encoding)) - pending if wide else nul
+                raise UserError(_binary(path, offset + nul_index, block))
             text = text.replace("\0", "")
             if not dropped:
                 dropped = True
