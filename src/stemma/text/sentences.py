@@ -63,14 +63,14 @@ def sentence_starts(text: str, lines: str = "auto") -> np.ndarray:
     else:
         starts = {len(text) - len(text.lstrip())}
         if lines == "auto":
-            breaks = NEW_LINE if _one_line_each(text) else PARAGRAPH
+            breaks = NEW_LINE if _lines_end_sentences(text) else PARAGRAPH
             starts.update(match.end() for match in breaks.finditer(text))
         starts.update(_after_stops(text))
     starts.discard(len(text))
     return np.array(sorted(starts), dtype=np.int64)
 
 
-def _one_line_each(text: str) -> bool:
+def _lines_end_sentences(text: str) -> bool:
     """Whether most non-empty lines end in a stop."""
     lines = [line for line in map(str.rstrip, text.split("\n")) if line]
     stopped = sum(line[-1] in STOPS or (line[-1] in CLOSING and line.rstrip(CLOSING)[-1:] in STOPS) for line in lines)
