@@ -41,35 +41,38 @@ class NoEffectRule(NamedTuple):
 
 NO_EFFECT_RULES = (
     NoEffectRule("corpus.first_phase*",
-                 lambda all, _: all.corpus.first_phase if all.corpus.first_phase is not None and
-                 all.corpus.first_phase.sequence_length < all.corpus.sequence_length else None,
+                 lambda settings, _: settings.corpus.first_phase if settings.corpus.first_phase is not None and
+                 settings.corpus.first_phase.sequence_length < settings.corpus.sequence_length else None,
                  "rows of the first phase are not shorter than the others here"),
     NoEffectRule("corpus.short_probability",
-                 lambda all, _: any(packing_settings(kind).shortens for kind in all.packings().values())
-                 and all.corpus.short_probability, "only the packing segment_pair shortens rows"),
-    NoEffectRule("corpus.pair", lambda all, _: all.templates().get("corpus.pair"),
+                 lambda settings, _: any(packing_settings(kind).shortens for kind in settings.packings().values())
+                 and settings.corpus.short_probability, "only the packing segment_pair shortens rows"),
+    NoEffectRule("corpus.pair", lambda settings, _: settings.templates().get("corpus.pair"),
                  "no row of pre-training has a text pair"),
-    NoEffectRule("corpus.decoder_start", lambda all, _: all.network.decoder and all.corpus.decoder_start,
+    NoEffectRule("corpus.decoder_start", lambda settings, _: settings.network.decoder and settings.corpus.decoder_start,
                  "there is no decoder"),
-    NoEffectRule("network.position.maximum", lambda all, _: all.corpus.sequence_length,
+    NoEffectRule("network.position.maximum", lambda settings, _: settings.corpus.sequence_length,
                  "no row of pre-training is longer than the sequence length"),
-    NoEffectRule("network.position.offset", lambda all, _: None,
+    NoEffectRule("network.position.offset", lambda settings, _: None,
                  "it only decides which rows of the position embedding are unused"),
-    NoEffectRule("network.position.counts", lambda all, _: None, "they differ only with padding on the left"),
-    NoEffectRule("network.position.clamp", lambda all, _: _max_distance(all), "no two positions are that far apart"),
-    NoEffectRule("network.embedding.segments", lambda all, _: min(all.network.embedding.segments, _num_segments(all)),
+    NoEffectRule("network.position.counts", lambda settings, _: None, "they differ only with padding on the left"),
+    NoEffectRule("network.position.clamp", lambda settings, _: _max_distance(settings),
+                 "no two positions are that far apart"),
+    NoEffectRule("network.embedding.segments",
+                 lambda settings, _: min(settings.network.embedding.segments, _num_segments(settings)),
                  "no row has that many segments"),
     NoEffectRule("network.embedding.tasks",
-                 lambda all, _: any(task.task_id is not None for task in all.objective.values())
-                 and all.network.embedding.tasks, "no objective has a task embedding"),
+                 lambda settings, _: any(task.task_id is not None for task in settings.objective.values())
+                 and settings.network.embedding.tasks, "no objective has a task embedding"),
     NoEffectRule("network.embedding.query",
-                 lambda all, _: any(task.needs_query_stream for task in all.objective.values()),
+                 lambda settings, _: any(task.needs_query_stream for task in settings.objective.values()),
                  "no objective uses a query stream"),
     NoEffectRule("network.embedding.shrink",
-                 lambda all, _: all.network.embedding.cutoffs and all.network.embedding.shrink,
+                 lambda settings, _: settings.network.embedding.cutoffs and settings.network.embedding.shrink,
                  "the embedding is not adaptive"),
     NoEffectRule("network.attention.head_width",
-                 lambda all, _: all.network.attention.head_width or all.network.width // all.network.heads,
+                 lambda settings, _: settings.network.attention.head_width
+                 or settings.network.width // settings.network.heads,
                  "heads have the same width without it"),
     NoEffectRule("objective.*.ngrams", lambda _, task: "ngram" in task.unit and task.ngrams, "no n-grams are masked"),
     NoEffectRule("objective.*.geometric", lambda _, task: task.unit == "span" and task.geometric,
@@ -163,7 +166,7 @@ def no_effect_reason(change: RecipeChange, a: Recipe, b: Recipe) -> str | None:
         if fnmatchcase(change.key, rule.keys):
             name = change.key.split(".")[1]
             value_a, value_b = (rule.effective_value(recipe.settings, recipe.settings.objective.get(name))
-                             for recipe in (a, b))
+                                for recipe in (a, b))
             return rule.reason if value_a == value_b else None
     return None
 

@@ -208,7 +208,7 @@ class _PairReader:
                 yield line_number, [row[index] for index in indices]
             else:
                 problem = ("has one column, not a source and a target" if len(row) == 1 else
-                        f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
+                           f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
                 problems.add(f"{name}, line {line_number}", problem)
 
     def _cell_problem(self, cell: object) -> str | None:

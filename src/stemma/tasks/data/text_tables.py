@@ -49,7 +49,7 @@ def read_texts(path: str | Path, schema: TableSchema, reader: FileReader,
     return examples_from_table(_read_table(path, schema, reader, labels or ()), schema, reader, labels)
 
 
-def examples_from_table(table: Table, schema: TableSchema, reading: FileReader, labels: Sequence[str] | None = None,
+def examples_from_table(table: Table, schema: TableSchema, file_reader: FileReader, labels: Sequence[str] | None = None,
                         require_label: bool = False) -> list[TextExample]:
     """Convert rows to examples. `require_label`: the user named the label column, so it must exist."""
     columns_by_name = {_normalize_name(column): column for column in reversed(table.columns)}
@@ -65,15 +65,15 @@ def examples_from_table(table: Table, schema: TableSchema, reading: FileReader, 
     if missing:
         hints = "".join(did_you_mean(name, table.columns) for name in missing)
         roles = [names[0] for names in (*schema.texts, schema.label)]
-        known = any(column((name,)) for names in (*schema.texts, schema.label, schema.group) for name in names)
-        present = f"It has {', '.join(table.columns)}." if known or hints else table.describe_columns(roles)
+        has_known_column = any(column(names) for names in (*schema.texts, schema.label, schema.group))
+        present = f"It has {', '.join(table.columns)}." if has_known_column or hints else table.describe_columns(roles)
         raise UserError(f"{table.name} has no column {' and no '.join(missing)}.{hints} {present}")
     if label is None or all(_empty(row.get(label)) for row in table.rows):
         if schema.label:
             logger.warning(f"{table.name} has no {schema.label[0]}; its rows are read as unlabelled.")
         label = None
     reader = _RowReader(table, schema, [text for text in texts if text is not None], label, group, identity, labels)
-    return reader.read(reading)
+    return reader.read(file_reader)
 
 
 def resolve_columns(roles: Mapping[str, Names], columns: Mapping[str, str] | None) -> dict[str, Names]:
@@ -190,13 +190,13 @@ def _read_ragged_table(name: str, text: str, schema: TableSchema, header: Names 
     roles = (*schema.texts, schema.label, schema.group, schema.id, schema.row_filter[:1] if schema.row_filter else ())
     needed = {_normalize_name(name) for names in roles for name in names}  # other columns are large, like parse trees
     used = [(index, column) for index, column in enumerate(columns) if _normalize_name(column) in needed]
-    rows, numbers = [], []
+    rows, line_numbers = [], []
     for line_number, cells in lines:
         if schema.label_last and len(cells) > len(columns):
             cells = [*cells[:len(columns) - 1], cells[-1]]
         rows.append({column: cells[index] for index, column in used} if len(cells) == len(columns) else {})
-        numbers.append(line_number)
-    return Table(name, columns, rows, numbers)
+        line_numbers.append(line_number)
+    return Table(name, columns, rows, line_numbers)
 
 
 def _empty(cell: object) -> bool:

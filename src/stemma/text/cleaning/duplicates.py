@@ -57,19 +57,19 @@ class NearDuplicates:
         self.threshold = threshold
         self.rows = band_rows(threshold)
         self.bands = NUM_HASHES // self.rows
-        self._low = bytearray()
-        self._keys = bytearray()
+        self._low_bytes = bytearray()  # the lowest byte of each minimum
+        self._keys = bytearray()  # a hash of each band
 
     def add(self, text: str) -> None:
         minima = signature(text)
-        self._low += minima.astype(np.uint8).tobytes()
+        self._low_bytes += minima.astype(np.uint8).tobytes()
         banded = minima[: self.bands * self.rows].reshape(self.bands, self.rows)
         self._keys += (banded @ FACTORS[: self.rows]).tobytes()  # modulo 2^64: a hash per band
 
     def duplicate_of(self) -> np.ndarray:
         """(documents,) index of an earlier near-duplicate, or -1. Chains count: the earlier document may itself be a
         near-duplicate."""
-        low = np.frombuffer(self._low, np.uint8).reshape(-1, NUM_HASHES)
+        low = np.frombuffer(self._low_bytes, np.uint8).reshape(-1, NUM_HASHES)
         keys = np.frombuffer(self._keys, np.uint64).reshape(-1, self.bands)
         parent = np.full(len(low), -1, np.int64)
         for band in range(self.bands):
