@@ -182,6 +182,6 @@ def _format_count(count: float, total: float | None, unit: str) -> str:
 
 def format_duration(seconds: float) -> str:
     """Minutes and seconds as 6:10, or with hours as 1:06:10."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    total_minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(total_minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"

@@ -141,12 +141,12 @@ def _text_standard_error(a: Sequence[Score], b: Sequence[Score]) -> tuple[float,
     parts = np.array([score.parts for score in cells], np.float64).reshape(2, len(a), -1, 2)
     parts = parts[:, :, parts.any((0, 1, 3))]  # an empty text is no text
     texts = parts.shape[2]
-    above, below = parts[..., 0], parts[..., 1]
-    total = below.sum(-1, keepdims=True)  # (2, seeds, 1)
+    numerators, denominators = parts[..., 0], parts[..., 1]
+    total = denominators.sum(-1, keepdims=True)  # (2, seeds, 1)
     if texts < 2 or not total.all():
         return 0.0, 0
-    ratio = above.sum(-1, keepdims=True) / total
+    ratio = numerators.sum(-1, keepdims=True) / total
     values = np.array([score.value for score in cells]).reshape(2, len(a), 1)
-    scale = np.divide(values, ratio, out=np.ones_like(ratio), where=ratio != 0)  # accuracy in percent, say
-    moves = (scale * (above - ratio * below) / total).mean(1)  # (2, texts)
-    return float(math.sqrt(texts / (texts - 1) * ((moves[1] - moves[0]) ** 2).sum())), texts
+    scale = np.divide(values, ratio, out=np.ones_like(ratio), where=ratio != 0)  # 100 for an accuracy in percent
+    contributions = (scale * (numerators - ratio * denominators) / total).mean(1)  # (2, texts)
+    return float(math.sqrt(texts / (texts - 1) * ((contributions[1] - contributions[0]) ** 2).sum())), texts

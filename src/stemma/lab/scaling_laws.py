@@ -124,7 +124,7 @@ def _select_model(x: np.ndarray, y: np.ndarray) -> tuple[Fit, bool]:
     if len(np.unique(x)) >= MIN_POINTS_FOR_FLOOR:
         weights = np.ones((1, len(x)))
         error_without, error_with = (float(((np.log(fit(x, y, weights)(x)[0]) - np.log(y)) ** 2).sum()) + 1e-12 * len(x)
-                          for fit in (_fit_log_linear, _fit_with_floor))
+                                     for fit in (_fit_log_linear, _fit_with_floor))
         if len(x) * math.log(error_without / error_with) - math.log(len(x)) > BIC_MARGIN:
             return _fit_with_floor, True
     return _fit_log_linear, False

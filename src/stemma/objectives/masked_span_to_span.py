@@ -47,14 +47,14 @@ class MaskedSpanToSpan(Seq2SeqObjective):
     settings: MaskedSpanToSpanSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """The decoder uses the position ids of the encoder: it knows the position of the span in the sentence."""
+        """The decoder uses the position ids of the encoder, so it has the position of the span in the sentence."""
         selected = choose_span(draft.is_text, self.settings.share, rng)
         ids = replace_tokens(draft, selected, self.settings.mask, self.settings.random, rng)
         longest, pad_id = int(draft.lengths.max()), draft.template.special_ids["padding"]
         positions = np.broadcast_to(np.arange(selected.shape[1]), selected.shape)
         mask_id = draft.corpus.tokenizer.special_id("mask")
         target = PaddedRows.select(draft.original_ids, selected, pad_id).shift_right(mask_id, pad_id)
-        # Padding gets position 0: any valid position will do.
+        # Padding gets position 0, which is always valid.
         spans = PaddedRows(target.input_ids, target.lengths, target.labels, compact_rows(positions, selected, 0))
         source = PaddedRows(ids[:, :longest], draft.lengths, corpus_offsets=draft.corpus_offsets[:, :longest])
         draft.seq2seq_rows = {ENCODER: source, DECODER: spans}

@@ -54,10 +54,10 @@ def cmrc(predicted: str, gold: Sequence[str]) -> Scores:
 
 
 def cjrc(predicted: str, gold: Sequence[str]) -> Scores:
-    letters, *others = ["".join(letter for letter in text.lower() if letter.isdigit() or letter.isalpha())
+    letters, *gold_letters = ["".join(letter for letter in text.lower() if letter.isdigit() or letter.isalpha())
                         for text in (predicted, *(gold or [""]))]
-    return (_best_leaving_one_out([float(letters == other) for other in others]),
-            _best_leaving_one_out([_character_f1(letters, other) for other in others]))
+    return (_best_leaving_one_out([float(letters == answer) for answer in gold_letters]),
+            _best_leaving_one_out([_character_f1(letters, answer) for answer in gold_letters]))
 
 
 ANSWER_MATCHERS: dict[str, Callable[[str, Sequence[str]], Scores]] = {
