@@ -81,7 +81,7 @@ def test_lines_that_do_not_fit_are_all_named(tmp_path):
         read_table(write(tmp_path / "a.tsv", "text\tlabel\n" + rows))
     assert told.value.problems[:2] == [("line 2", "3 cells"), ("line 4", "3 cells")]
     assert told.value.problems[-1] == ("", "and 7 more")
-    with pytest.raises(UserError, match="2 lines that are no JSON object") as told:
+    with pytest.raises(UserError, match="2 lines that are not JSON objects") as told:
         read_table(write(tmp_path / "a.jsonl", '{"a": 1}\n[1]\n{"a"\n'))
     assert [where for where, _ in told.value.problems] == ["line 2", "line 3"]
     with pytest.raises(UserError, match="no such file"):

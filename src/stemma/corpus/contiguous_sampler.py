@@ -151,10 +151,10 @@ class ContiguousSampler:
     @property
     def num_batches(self) -> int:
         """Number of batches per epoch."""
-        template, longest = self.packer.template, max(lane.size for lane in self.lanes)
+        sizes, template = [lane.size for lane in self.lanes], self.packer.template
         if self.packer.is_pair:
-            return 1 + max(0, min(lane.size for lane in self.lanes) - template.length) // template.reuse_length
-        return -(-longest // self.packer.capacity)
+            return 1 + max(0, min(sizes) - template.length) // template.reuse_length
+        return -(-max(sizes) // self.packer.capacity)  # rounded up
 
     def batches_in_epoch(self) -> int:
         return self.num_batches
@@ -181,21 +181,22 @@ class ContiguousSampler:
 
     def _pair(self, lane: Lane, start: int, uniform: np.ndarray) -> list[LaneSpan]:
         """The past, and A and B, which fill the rest of the window: A is whole sentences, B is cut at the end."""
-        begin = start + min(self.packer.template.reuse_length, lane.size // 2)
-        room = min(self.packer.capacity, lane.size - begin)
-        cut, random_b, b_position = uniform
-        ends = self._bounds(lane, begin + 1, begin + room - 1)
-        middle = int(ends[int(cut * len(ends))]) if len(ends) else begin + room - room // 2
-        length = self.packer.capacity - (middle - begin)
-        second = middle
-        if random_b < RANDOM_B_PROBABILITY or middle + length > lane.size:
-            length = min(length, lane.size)
-            second = int(b_position * (lane.size - length + 1))
-            sentences = self._bounds(lane, max(0, second - self.packer.capacity), second)
-            second = int(sentences[-1]) if len(sentences) else second
-        return [LaneSpan(PAST, start, begin), LaneSpan(A, begin, middle), LaneSpan(B, second, second + length)]
+        a_start = start + min(self.packer.template.reuse_length, lane.size // 2)
+        max_length = min(self.packer.capacity, lane.size - a_start)
+        uniform_a_stop, uniform_random_b, uniform_b_start = uniform
+        sentences = self._sentence_starts(lane, a_start + 1, a_start + max_length - 1)
+        a_stop = a_start + max_length - max_length // 2
+        if len(sentences):
+            a_stop = int(sentences[int(uniform_a_stop * len(sentences))])
+        b_start, b_length = a_stop, self.packer.capacity - (a_stop - a_start)
+        if uniform_random_b < RANDOM_B_PROBABILITY or a_stop + b_length > lane.size:
+            b_length = min(b_length, lane.size)
+            b_start = int(uniform_b_start * (lane.size - b_length + 1))
+            sentences = self._sentence_starts(lane, max(0, b_start - self.packer.capacity), b_start)
+            b_start = int(sentences[-1]) if len(sentences) else b_start
+        return [LaneSpan(PAST, start, a_start), LaneSpan(A, a_start, a_stop), LaneSpan(B, b_start, b_start + b_length)]
 
-    def _bounds(self, lane: Lane, start: int, stop: int) -> np.ndarray:
+    def _sentence_starts(self, lane: Lane, start: int, stop: int) -> np.ndarray:
         """Sentence starts in reading order; in a reversed lane these are the sentence ends of the text."""
         if stop < start:
             return np.zeros(0, dtype=np.int64)
@@ -208,6 +209,6 @@ class ContiguousSampler:
         part_ids = np.array([part.part for parts in rows for part in parts], dtype=np.int8)
         ranges = np.array([self.lanes[row].text_range(part.start, part.stop)
                            for row, parts in enumerate(rows) for part in parts], dtype=np.int64)
-        range_index, start, length, gap = self.text.spans(*ranges.T)
-        return RowSpans(self.rows, row_index[range_index], start, length, part_ids[range_index], gap,
+        range_index, start, length, after_separator = self.text.spans(*ranges.T)
+        return RowSpans(self.rows, row_index[range_index], start, length, part_ids[range_index], after_separator,
                         continues_after=not self.packer.is_pair)

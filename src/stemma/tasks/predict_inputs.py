@@ -102,7 +102,8 @@ class _InputReader:
             raise UserError(f"{self.name}, line {line_number} is not JSON ({getattr(error, 'msg', error)}); correct "
                             "it.") from error
         if not isinstance(row, dict):
-            raise UserError(f'{self.name}, line {line_number} is no JSON object; it must look like {{"text": "..."}}.')
+            raise UserError(f'{self.name}, line {line_number} is not a JSON object; it must look like '
+                            '{"text": "..."}.')
         return row
 
     def tsv(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[PredictInput]]:

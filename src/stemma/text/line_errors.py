@@ -48,4 +48,4 @@ def json_objects(lines: Iterator[tuple[int, str]], name: str,
         if isinstance(row, dict):
             yield line_number, row
         else:
-            line_errors.add(f"{name}, line {line_number}", "is no JSON object")
+            line_errors.add(f"{name}, line {line_number}", "is not a JSON object")

@@ -201,7 +201,7 @@ class _PairReader:
             if len(head) == 2:
                 logger.info(
                     f"{name} has no header with {' and '.join(columns)}, so its first line is read as a pair.")
-        hint = "are there tabs inside the text?" if kind == "tsv" else "text with commas must stand in quotes"
+        hint = "are there tabs inside the text?" if kind == "tsv" else "text with commas must be quoted"
         width = max(2, len(head))
         for line_number, row in rows:
             if len(row) == width:

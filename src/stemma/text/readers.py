@@ -218,7 +218,7 @@ def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
             reason = getattr(error, "msg", str(error))
             raise UserError(f"{where} is not JSON ({reason}); every line must be one JSON object.") from error
         if not isinstance(record, dict):
-            raise UserError(f'{where} is no JSON object; every line must look like {{"{field}": "..."}}.')
+            raise UserError(f'{where} is not a JSON object; every line must look like {{"{field}": "..."}}.')
         if field not in record:
             raise UserError(_no_field(where, field, list(record)))
         text = record[field]

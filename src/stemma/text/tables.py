@@ -92,7 +92,7 @@ def _kind(file: Path, text: str) -> str:
         return "jsonl"
     if "\t" in first or "," in first:
         return "tsv" if "\t" in first else "csv"
-    raise UserError(f"{display_name(file)} is no table that can be read: its first line has no tab, no comma and no "
+    raise UserError(f"{display_name(file)} cannot be read as a table: its first line has no tab, no comma and no "
                     "JSON; give a .tsv or .csv file with a header, or .jsonl.")
 
 
@@ -136,7 +136,7 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
                         "the rows if there is none.")
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
-        hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"
+        hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must be quoted"
         raise UserError(f"{name}: {len(ragged):,} row{'s do' if len(ragged) > 1 else ' does'} not have the "
                         f"{len(columns)} cells of the header{hint}",
                         first_problems([(f"line {line}", f"{count} cell{'s' if count > 1 else ''}")
@@ -160,10 +160,11 @@ def json_table(name: str, text: str) -> Table:
             rows.append(row)
             lines.append(line_number)
         else:
-            problems.append((f"line {line_number}", "is no JSON object"))
+            problems.append((f"line {line_number}", "is not a JSON object"))
     if problems:
-        counted = f"{len(problems):,} lines that are" if len(problems) > 1 else "a line that is"
-        raise UserError(f"{name} has {counted} no JSON object; "
+        counted = f"{len(problems):,} lines that are not JSON objects" if len(problems) > 1 \
+            else "a line that is not a JSON object"
+        raise UserError(f"{name} has {counted}; "
                         'every line must look like {"text": "...", "label": 1}', first_problems(problems))
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return Table(name, columns, rows, lines)
