@@ -83,7 +83,7 @@ def test_spelling_in_bytes():
                               [BEGINS, *(ord(letter) + 1 for letter in "long"), ENDS]]
     # a byte-level vocabulary prints a space as Ġ and the two bytes of é as Ã and ©
     assert token_bytes(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
-                                                                       [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
+                                                                           [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
 
 
 @torch.no_grad()

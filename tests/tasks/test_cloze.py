@@ -37,11 +37,11 @@ def model() -> stemma.Model:
 def test_last_words_of_both_forms(tmp_path):
     (tmp_path / "a.txt").write_text('He said "no"\nOne two  three .\n\n')
     assert read_cloze_items(tmp_path / "a.txt") == ("lambada", [ClozeItem("He said", (' "no"',), 0, 1),
-                                                              ClozeItem("One two  three", (" .",), 0, 2)])
+                                                                ClozeItem("One two  three", (" .",), 0, 2)])
     rows = [{"text": "first line\n\nsecond word "}, {"text": "a b"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert read_cloze_items(tmp_path / "a.jsonl")[1] == [ClozeItem("first line\n\nsecond", (" word",), 0, 1),
-                                                       ClozeItem("a", (" b",), 0, 2)]
+                                                         ClozeItem("a", (" b",), 0, 2)]
 
 
 def test_the_childrens_book_test_as_published_and_as_json(tmp_path):

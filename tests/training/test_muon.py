@@ -85,7 +85,7 @@ def test_many_iterations_stay_bounded(columns):
 
 @pytest.mark.parametrize(("shape", "parts"), [((12, 6), 1), ((6, 12), 1), ((6, 6), 1), ((18, 6), 3), ((24, 5), 2)])
 @pytest.mark.parametrize("keys", [{}, {"nesterov": False, "iterations": 3}, {"scale": "match_rms_adamw",
-                                                                            "momentum": 0.5}])
+                                                                             "momentum": 0.5}])
 def test_muon_is_the_authors(shape, parts, keys):
     parameter, gradients = nn.Parameter(drawn(*shape)), [drawn(*shape, seed=n, scale=0.1) for n in range(1, 6)]
     theirs = {"steps" if key == "iterations" else key: value for key, value in keys.items()}

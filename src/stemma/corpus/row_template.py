@@ -51,7 +51,7 @@ class RowTemplate:
         """Number of text tokens that fit. A pair must also fit the `single` template, which is used if B is missing."""
         templates = (self.single, self.pair) if pair else (self.single,)
         capacity = self.length - self.reuse_length - max(sum(slot.name not in PART_NUMBERS for slot in template)
-                                                     for template in templates)
+                                                         for template in templates)
         if capacity < (2 if pair else 1):
             raise UserError(f"a sequence_length of {self.length} leaves no room for text beside the special tokens; "
                             "set corpus.sequence_length higher.")
@@ -94,7 +94,7 @@ def pack_rows(corpus: Corpus, spans: RowSpans, row_template: RowTemplate,
     past = [PAST] if row_template.reuse_length else []
     columns: list[tuple[np.ndarray, ...]] = []  # row, slot, order in slot, start (-1: special), length, id, segment
     for template, of_pair, reverse in ((row_template.single, False, False), (row_template.pair, True, False),
-                                    (row_template.single, False, True), (row_template.pair, True, True)):
+                                       (row_template.single, False, True), (row_template.pair, True, True)):
         uses_template = (paired == of_pair) & (reverse_template == reverse)
         rows = np.flatnonzero(uses_template)
         if not len(rows):

@@ -78,7 +78,7 @@ class GenerationOptions:
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
         for name, minimum in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
-                            ("batch", 1), ("places", 1), ("seed", 0)):
+                              ("batch", 1), ("places", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < minimum:
                 yield name, f"must be {minimum} or more, not {value}"

@@ -60,7 +60,7 @@ class Denoise(Seq2SeqObjective):
         settings, pad_id = self.settings, draft.template.special_ids["padding"]
         order = shuffle_sentences(draft, settings.permute, rng)
         ids, is_text, offsets = (np.take_along_axis(values, order, axis=1)
-                              for values in (draft.input_ids, draft.is_text, draft.corpus_offsets))
+                                 for values in (draft.input_ids, draft.is_text, draft.corpus_offsets))
         text_index = np.cumsum(is_text, axis=1) - 1  # of each token among the text of its row
         count = is_text.sum(1)
         span, inserted = sample_infill_spans(count, settings.infill, settings.mean_span, is_text.shape[1], rng)

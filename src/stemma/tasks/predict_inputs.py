@@ -133,7 +133,7 @@ class _InputReader:
             raise UserError(f"{self.name} is plain text, so there are no columns to rename; give .tsv, .csv or .jsonl.")
         for chunk in _chunks(lines):
             if inputs := [self.kind.input_from_line(f"{self.name}, line {line_number}", line_number, line.strip())
-                        for line_number, line in chunk if line.strip()]:
+                          for line_number, line in chunk if line.strip()]:
                 yield inputs
 
     def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[PredictInput]]:
@@ -163,7 +163,7 @@ class _InputReader:
               headed: bool = False) -> list[PredictInput]:
         named = set((self.columns or {}).values())
         ignored = {column for column in columns
-                  if column.casefold() in self.kind.gold_columns and column not in named}
+                   if column.casefold() in self.kind.gold_columns and column not in named}
         table = Table(self.name, [column for column in columns if column not in ignored],
                       [{key: value for key, value in row.items() if key not in ignored} for row in rows], lines, headed)
         with silenced():  # inputs have no labels, so no warning

@@ -68,10 +68,10 @@ def _results(results: Results, report: ReportWriter) -> None:
         rows.append([row["variant"], *(_score(row, measure["key"], marks[measure["key"]]) for measure in measures),
                      max(counts, default=0)])
     report.table(["variant", *(f"{measure['title']} ({phrases.metric_unit(measure)})" for measure in measures),
-                 "seeds"], rows,
-                f"Mean over the seeds \u00b1 standard deviation. {BEST} best mean of the column; {EQUAL} "
-                f"equivalent to the best within the margin; {UNDECIDED} inconclusive against the best.",
-                sortable=True)
+                  "seeds"], rows,
+                 f"Mean over the seeds \u00b1 standard deviation. {BEST} best mean of the column; {EQUAL} "
+                 f"equivalent to the best within the margin; {UNDECIDED} inconclusive against the best.",
+                 sortable=True)
     report.points(f"{measure['title']}: {measure['about']}" for measure in measures)
     if failed := phrases.failure_sentences(results):
         report.text(f"{pluralize(len(failed), 'cell')} failed; the means are over the others:")
@@ -121,18 +121,18 @@ def _differences(results: Results, metric: MeasureEntry, report: ReportWriter, d
                           phrases.difference_interval(difference), difference["verdict"] in phrases.SIGNIFICANT)
                 for difference in differences]
         report.figure(draw_forest(rows, f"difference{f' in {unit}' if (unit := metric['unit']) else ''}",
-                                 f"{metric['title']} ({phrases.metric_direction(metric)})"),
-                     f"{sign}, with the 95% interval if there are several seeds. Filled: significant; hollow: not "
-                     "significant.", "differences")
+                                  f"{metric['title']} ({phrases.metric_direction(metric)})"),
+                      f"{sign}, with the 95% interval if there are several seeds. Filled: significant; hollow: not "
+                      "significant.", "differences")
     report.table(["between" if results["contributions"] is None else "change", "difference", "verdict"],
-                [[phrases.pair_label(results, difference), NumberCell(phrases.format_signed(difference["mean"]),
-                                                                    difference["mean"]),
-                  phrases.format_verdict(difference)]
-                 for difference in differences],
-                f"{sign}: {metric['title']}, {phrases.metric_unit(metric)}. Paired by seed, with 95% intervals. "
-                + (f"Equivalent: the whole interval is within \u00b1{metric['margin']:g}, corrected for the number "
-                   "of comparisons. " if metric["margin"] else "") + "Inconclusive: neither significant nor that.",
-                sortable=True)
+                 [[phrases.pair_label(results, difference), NumberCell(phrases.format_signed(difference["mean"]),
+                                                                       difference["mean"]),
+                   phrases.format_verdict(difference)]
+                  for difference in differences],
+                 f"{sign}: {metric['title']}, {phrases.metric_unit(metric)}. Paired by seed, with 95% intervals. "
+                 + (f"Equivalent: the whole interval is within \u00b1{metric['margin']:g}, corrected for the number "
+                    "of comparisons. " if metric["margin"] else "") + "Inconclusive: neither significant nor that.",
+                 sortable=True)
 
 
 # --- which change ----------------------------------------------------------------------------------------------------
@@ -154,19 +154,19 @@ def _which_change(results: Results, report: ReportWriter) -> None:
         if results["remainder"] is not None:
             steps.append(WaterfallStep("interaction", results["remainder"], (), ""))
         report.figure(draw_waterfall((parent, scores[parent]), steps, (child, scores[child]),
-                                    measure["unit"] or measure["title"],
-                                    f"{measure['title']} ({phrases.metric_direction(measure)})"),
-                     "From the parent to the child. Solid: significant improvement; outlined: significantly worse; "
-                     "pale: not significant. Thin lines: 95% intervals of the change added (above) and removed "
-                     "(below).", "waterfall")
+                                     measure["unit"] or measure["title"],
+                                     f"{measure['title']} ({phrases.metric_direction(measure)})"),
+                      "From the parent to the child. Solid: significant improvement; outlined: significantly worse; "
+                      "pale: not significant. Thin lines: 95% intervals of the change added (above) and removed "
+                      "(below).", "waterfall")
     report.table(["change", "contribution", "added to the parent", "removed from the child"],
-                [[contribution["change"], EMPTY if contribution["mean"] is None else
-                  NumberCell(phrases.format_signed(contribution["mean"]), contribution["mean"]),
-                  *(phrases.format_verdict(side) if side else "not possible"
-                    for side in (contribution["added"], contribution["undone"]))]
-                 for contribution in contributions],
+                 [[contribution["change"], EMPTY if contribution["mean"] is None else
+                   NumberCell(phrases.format_signed(contribution["mean"]), contribution["mean"]),
+                   *(phrases.format_verdict(side) if side else "not possible"
+                     for side in (contribution["added"], contribution["undone"]))]
+                  for contribution in contributions],
                 "Both verdicts are on having the change: once among the parent's other values, once among the child's.",
-                sortable=True)
+                 sortable=True)
     if results["remainder"] is not None:
         report.text("The contributions do not add up to the difference between parent and child: "
                     f"{phrases.format_signed(results['remainder'])} remains. This is the interaction of the changes, "

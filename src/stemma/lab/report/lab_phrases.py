@@ -251,7 +251,7 @@ def _ablation_sentences(results: Results) -> list[str]:
     scores = variant_means(results, measure["key"])
     sentences = []
     overall = next((difference for difference in metric_differences(results, measure["key"])
-                  if (difference["a"], difference["b"]) == (parent, child)), None)
+                    if (difference["a"], difference["b"]) == (parent, child)), None)
     if overall is not None and parent in scores and child in scores:
         child_score = " ".join(filter(None, [format_number(scores[child]), measure["unit"]]))
         sentences.append(f"From {parent} to {child}, {measure['title']} goes from {format_number(scores[parent])} to "

@@ -49,16 +49,16 @@ def write_recipes(results: Results, report: ReportWriter) -> None:
     report.tab("Recipes", "A recipe is a set of changes to its parent. The compared recipes in the family tree:")
     report.tree(results["tree"])
     report.table(["variant", "tokenizer", "parameters"],
-                [[variant["name"], variant["tokenizer"], variant["parameters"]] for variant in results["variants"]
-                 if variant["role"] not in ("plus", "minus")])
+                 [[variant["name"], variant["tokenizer"], variant["parameters"]] for variant in results["variants"]
+                  if variant["role"] not in ("plus", "minus")])
     for diff in results["diffs"]:
         report.section(f"{diff['a']} \u2192 {diff['b']}")
         if diff["changes"]:
             report.table(["key", diff["a"], diff["b"]],
-                        [[f"`{change['key']}`", "\u2013" if change["from"] is None
-                          else phrases.format_setting(change["from"]),
-                          "removed" if change["to"] is None else phrases.format_setting(change["to"])]
-                         for change in diff["changes"]])
+                         [[f"`{change['key']}`", "\u2013" if change["from"] is None
+                           else phrases.format_setting(change["from"]),
+                           "removed" if change["to"] is None else phrases.format_setting(change["to"])]
+                          for change in diff["changes"]])
         else:
             report.text("No differences.")
 
@@ -67,10 +67,10 @@ def write_cost(results: Results, report: ReportWriter) -> None:
     report.tab("Cost", *filter(None, [phrases.budget_note(results), phrases.runtime_text(results)]))
     unit = {"minutes": "seconds"}.get(results["budget"]["unit"], results["budget"]["unit"])
     columns = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
-             "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
+               "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
     report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in columns.items())],
-                [[row["variant"], *(_amount(row["cost"], key) for key in columns)] for row in results["table"]],
-                "Means over the seeds.", sortable=True)
+                 [[row["variant"], *(_amount(row["cost"], key) for key in columns)] for row in results["table"]],
+                 "Means over the seeds.", sortable=True)
 
 
 def _amount(cost: Mapping[str, float], key: str) -> Cell:
@@ -127,6 +127,6 @@ def write_reproduction(results: Results, report: ReportWriter) -> None:
     report.section("Cells", "Each cell is an ordinary run in `cells/`, in a folder named by the digest of its inputs. "
                    "Equal weight digests mean identical weights.")
     report.table(["variant", "seed", "state", "cell", "digest of the weights"],
-                [[cell["variant"], cell["seed"], cell["state"], f"`{cell['hash'][:12]}`",
-                  f"`{cell['digest'][:16]}`" if cell["digest"] else "none"] for cell in results["cells"]],
-                sortable=True)
+                 [[cell["variant"], cell["seed"], cell["state"], f"`{cell['hash'][:12]}`",
+                   f"`{cell['digest'][:16]}`" if cell["digest"] else "none"] for cell in results["cells"]],
+                 sortable=True)

@@ -140,7 +140,7 @@ def command_line_changes(run_recipe: Recipe) -> list[str]:
     """The `key=value` pairs of the command line, and what followed from objectives that the corpus has no data for."""
     flat = flatten(run_recipe.values)
     changes = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
-              or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
+               or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
     try:
         base = recipe(run_recipe.label)
     except UserError:

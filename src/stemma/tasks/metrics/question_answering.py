@@ -55,7 +55,7 @@ def cmrc(predicted: str, gold: Sequence[str]) -> Scores:
 
 def cjrc(predicted: str, gold: Sequence[str]) -> Scores:
     letters, *gold_letters = ["".join(letter for letter in text.lower() if letter.isdigit() or letter.isalpha())
-                        for text in (predicted, *(gold or [""]))]
+                              for text in (predicted, *(gold or [""]))]
     return (_best_leaving_one_out([float(letters == answer) for answer in gold_letters]),
             _best_leaving_one_out([_character_f1(letters, answer) for answer in gold_letters]))
 

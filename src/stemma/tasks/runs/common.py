@@ -58,7 +58,7 @@ def with_finetuning_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Rec
     """The recipe with the overrides of [finetuning] applied, and the other overrides, which are applied later and take
     precedence. On an error nothing is applied, so that all errors are reported together."""
     section = [change for change in changes if change.partition("=")[2 if change.startswith("remove=") else 0].strip()
-            .startswith(f"{SECTION}.")]
+               .startswith(f"{SECTION}.")]
     try:
         return recipe.with_overrides(section), [change for change in changes if change not in section]
     except UserError:
@@ -92,7 +92,7 @@ def pretraining_only_keys(settings: RecipeSettings) -> list[str]:
     batches of small data sets vary too much."""
     fields = TrainingSettings.model_fields
     task_keys = [f"training.{key}" for key in TrainingSettings.task_keys
-              if getattr(settings.training, key) != fields[key].default]
+                 if getattr(settings.training, key) != fields[key].default]
     values = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
               "training.spike_factor": settings.training.spike_factor}
     return [key for key, value in values.items() if value is not None] + task_keys
@@ -131,8 +131,8 @@ class TrainingLength:
         finetuning = recipe.settings.finetuning
         steps = self.steps or max(1, math.ceil(steps_per_epoch * (self.epochs or finetuning.epochs)))
         changes = {"training.steps": steps, "training.warmup_steps": int(finetuning.warmup * steps),
-                "training.validate_every": min(steps_per_epoch, steps),
-                "training.checkpoint_every": min(steps_per_epoch, steps)}
+                   "training.validate_every": min(steps_per_epoch, steps),
+                   "training.checkpoint_every": min(steps_per_epoch, steps)}
         changes = {key: value for key, value in changes.items() if key not in overridden}
         if recipe.settings.training.unfreeze == "epoch":
             changes["training.unfreeze"] = steps_per_epoch

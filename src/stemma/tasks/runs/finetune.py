@@ -183,7 +183,7 @@ def vocab_size_for(model: Model) -> int:
 def read_splits(task: TaskArguments, reading: TextReadingOptions) -> dict[str, list[Example]]:
     """Read and check the examples of each split; report label counts and train/test overlap."""
     examples = {split: read_examples(task.name, task.files[split], columns=task.columns, encoding=reading.encoding,
-                                    errors=reading.errors) if split in task.files else []
+                                     errors=reading.errors) if split in task.files else []
                 for split in SPLITS}
     for split in ("train", "dev"):
         check_labelled(examples[split], str(task.files.get(split)))

@@ -65,14 +65,14 @@ def train_and_score(run: Path, show: bool) -> dict[str, Any]:
         network.start_inputs(tokenizer, network.state_dict())  # the task may add tokens
     model = Model(recipe, tokenizer, network, task_configs=task_configs)
     objectives = {name: build_task_objective(task_config, input_encoder_for(task_config, tokenizer), plan.seed)
-                for name, task_config in task_configs.items()}
+                  for name, task_config in task_configs.items()}
     examples = {name: {split: read_split(run, split, task_config) for split in SPLITS}
                 for name, task_config in task_configs.items()}
     datasets = [task_dataset(objectives[name], examples[name], spec.batch_size) for name in task_configs]
     max_length = max(task_config.longest for task_config in task_configs.values())
     loader = FinetuneLoader(model, datasets, plan.seed, max_length)
     trainer = Trainer(run, recipe, loader, network, plan.budget, plan.seed, plan.tensorboard, show,
-                   dev_scorer(model, task_configs, objectives, examples))
+                      dev_scorer(model, task_configs, objectives, examples))
     if show:
         logger.info(f"{recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                     f"{pluralize(sum(len(dataset.train) for dataset in datasets), 'example')} · "
