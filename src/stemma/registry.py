@@ -210,12 +210,12 @@ def load_entry_points() -> None:
 
     for point in entry_points(group=ENTRY_POINTS):
         name, version = (point.dist.name, point.dist.version) if point.dist is not None else (point.name, "")
-        previous = set(_entries)
+        keys_before = set(_entries)
         try:
             point.load()
         except Exception as error:
             reason = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {reason.rstrip('.')}; "
                             f"update it, or uninstall it: pip uninstall {name}.") from error
-        plugin_packages.update({_entries[key].module: (name, version) for key in set(_entries) - previous
+        plugin_packages.update({_entries[key].module: (name, version) for key in set(_entries) - keys_before
                                 if _entries[key].module not in BUILT_IN[key[0]].values()})

@@ -66,12 +66,12 @@ class Denoise(Seq2SeqObjective):
         span, inserted = sample_infill_spans(count, settings.infill, settings.mean_span, is_text.shape[1], rng)
         span = np.where(is_text, np.take_along_axis(span, np.maximum(text_index, 0), axis=1), -1)
         masked, deleted = _mask_and_delete(is_text & (span < 0), count, settings.mask, settings.delete, rng)
-        first = span >= 0
-        first[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # this token becomes the mask
-        ids = np.where(first | masked, draft.corpus.tokenizer.special_id("mask"), ids)
-        offsets = np.where(first, -1, offsets)  # the mask of a span has no corpus offset
-        used = np.arange(is_text.shape[1]) < draft.lengths[:, None]
-        keep = used & (first | (span < 0)) & ~deleted
+        is_span_start = span >= 0
+        is_span_start[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # it becomes the mask
+        ids = np.where(is_span_start | masked, draft.corpus.tokenizer.special_id("mask"), ids)
+        offsets = np.where(is_span_start, -1, offsets)  # the mask of a span has no corpus offset
+        not_padding = np.arange(is_text.shape[1]) < draft.lengths[:, None]
+        keep = not_padding & (is_span_start | (span < 0)) & ~deleted
         source = _insert_masks(draft, ids, offsets, keep, is_text, inserted, pad_id)
         source = rotate_rows(source, _template_lengths(draft), settings.rotate, rng)
         set_seq2seq_rows(draft, source, unchanged_rows(draft))
@@ -87,8 +87,9 @@ def shuffle_sentences(draft: Draft, probability: float, rng: RNG) -> np.ndarray:
     is_start = np.ones(is_text.shape, dtype=bool)
     is_start[:, 1:] = (sentence[:, 1:] != sentence[:, :-1]) | ~is_text[:, 1:] | ~is_text[:, :-1]
     first = np.maximum.accumulate(np.where(is_start, np.arange(length), 0), axis=1)
-    stretch = np.cumsum(~is_text | np.concatenate([~is_text[:, :1], ~is_text[:, :-1]], axis=1), axis=1)
-    key = stretch + np.where(uniform < probability, np.take_along_axis(keys, first, axis=1), 0.0)
+    # Between two special tokens; the integer part of the sort key keeps these segments in order.
+    segment = np.cumsum(~is_text | np.concatenate([~is_text[:, :1], ~is_text[:, :-1]], axis=1), axis=1)
+    key = segment + np.where(uniform < probability, np.take_along_axis(keys, first, axis=1), 0.0)
     return np.argsort(key, axis=1, kind="stable")
 
 
@@ -148,9 +149,10 @@ def _mask_and_delete(free: np.ndarray, count: np.ndarray, mask: float, delete: f
     """(rows, length) bool: masked tokens and deleted tokens, as fractions of the whole text, chosen among `free`."""
     keys = np.where(free, rng.random(free.shape), 2.0)
     rank = np.where(free, np.argsort(np.argsort(keys, axis=1), axis=1), free.shape[1])
-    masks = stochastic_round(count * mask, rng)
-    drops = stochastic_round(count * delete, rng)
-    return rank < masks[:, None], (rank >= masks[:, None]) & (rank < np.minimum(masks + drops, free.sum(1))[:, None])
+    num_masked = stochastic_round(count * mask, rng)
+    num_deleted = stochastic_round(count * delete, rng)
+    masked = rank < num_masked[:, None]
+    return masked, ~masked & (rank < np.minimum(num_masked + num_deleted, free.sum(1))[:, None])
 
 
 def _insert_masks(draft: Draft, ids: np.ndarray, offsets: np.ndarray, kept_tokens: np.ndarray, is_text: np.ndarray,
@@ -181,19 +183,20 @@ def _template_lengths(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) numbers of special tokens of the template before and after the text of each row."""
     is_text, length = draft.is_text, draft.is_text.shape[1]
     first = np.argmax(is_text, axis=1)
-    last = length - np.argmax(is_text[:, ::-1], axis=1)
-    return np.where(is_text.any(1), first, draft.lengths), np.where(is_text.any(1), draft.lengths - last, 0)
+    end = length - np.argmax(is_text[:, ::-1], axis=1)  # the position after the text
+    return np.where(is_text.any(1), first, draft.lengths), np.where(is_text.any(1), draft.lengths - end, 0)
 
 
-def rotate_rows(rows: PaddedRows, edges: tuple[np.ndarray, np.ndarray], probability: float, rng: RNG) -> PaddedRows:
-    """With `probability`, rotate a row to start at a random token; the special tokens at its edges stay."""
+def rotate_rows(rows: PaddedRows, template_lengths: tuple[np.ndarray, np.ndarray], probability: float,
+                rng: RNG) -> PaddedRows:
+    """With `probability`, rotate a row to start at a random token; the special tokens before and after it stay."""
     uniform, fraction = rng.random((len(rows.input_ids), 2)).T
-    before, after = (edge[:, None] for edge in edges)
-    inside = np.maximum(rows.lengths[:, None] - before - after, 0)
-    shift = np.where(uniform < probability, fraction, 0.0)[:, None] * inside
+    before, after = (lengths[:, None] for lengths in template_lengths)
+    text_length = np.maximum(rows.lengths[:, None] - before - after, 0)
+    shift = np.where(uniform < probability, fraction, 0.0)[:, None] * text_length
     position = np.arange(rows.input_ids.shape[1])
-    rotated = before + (position - before + shift.astype(np.int64)) % np.maximum(inside, 1)
-    is_text = (position >= before) & (position < before + inside)
+    rotated = before + (position - before + shift.astype(np.int64)) % np.maximum(text_length, 1)
+    is_text = (position >= before) & (position < before + text_length)
     source = np.where(is_text, rotated, position)
     offsets = rows.corpus_offsets
     return PaddedRows(np.take_along_axis(rows.input_ids, source, axis=1), rows.lengths,

@@ -165,7 +165,8 @@ def _which_change(results: Results, report: ReportWriter) -> None:
                    *(phrases.format_verdict(side) if side else "not possible"
                      for side in (contribution["added"], contribution["undone"]))]
                   for contribution in contributions],
-                "Both verdicts are on having the change: once among the parent's other values, once among the child's.",
+                 "Both verdicts are on having the change: once among the parent's other values, once among the "
+                 "child's.",
                  sortable=True)
     if results["remainder"] is not None:
         report.text("The contributions do not add up to the difference between parent and child: "

@@ -155,7 +155,7 @@ def _scheme_violations(tags: Sequence[str], scheme: str) -> Iterator[tuple[int, 
         return
     for index, (previous, tag) in enumerate(_adjacent_tags(tags)):
         if tag != "O" and (not PREFIXED_TAG.fullmatch(tag) or (scheme != "BIOES" and tag[0] in "ES")):
-            yield index, f'"{tag}" is no tag of {scheme}'
+            yield index, f'"{tag}" is not a tag of {scheme}'
         elif scheme == "IOB1" and tag[0] == "B" and previous[2:] != tag[2:]:
             yield index, f"{tag} after {previous}"
         elif scheme == "BIOES":

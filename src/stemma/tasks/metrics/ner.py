@@ -73,14 +73,14 @@ def metric_inputs(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
         raise UserError(f'no scheme "{scheme}" of tags; choose {", ".join(SCHEMES)}.{did_you_mean(scheme, SCHEMES)}')
     gold_tags, predicted_tags = [list(tags) for tags in gold], [list(tags) for tags in predicted]
     pairs = enumerate(zip(gold_tags, predicted_tags, strict=True), 1)
-    problems = [("", f"sentence {number:,}: {len(gold_row):,} tags and {len(predicted_row):,} predictions")
-                for number, (gold_row, predicted_row) in pairs if len(gold_row) != len(predicted_row)]
+    problems = [("", f"sentence {index:,}: {len(gold_row):,} tags and {len(predicted_row):,} predictions")
+                for index, (gold_row, predicted_row) in pairs if len(gold_row) != len(predicted_row)]
     scheme = _consistent_scheme(scheme or detect_scheme(gold_tags, predicted_tags), gold_tags)
     used = {tag for side in (gold_tags, predicted_tags) for tags in side for tag in tags if scheme != "plain"}
-    problems += [("", f'"{tag}" is no tag') for tag in sorted(used)
+    problems += [("", f'"{tag}" is not a tag') for tag in sorted(used)
                  if not TAG.fullmatch(tag) or tag[0] not in LETTERS.get(scheme, tag)]
     if problems:
-        raise UserError("these tags cannot be scored; a word has one, which is O, or like B-PER.",
+        raise UserError("these tags cannot be scored; each word needs one tag: O, or a prefix and a type (B-PER).",
                         first_problems(problems))
     return TagInputs(gold_tags, predicted_tags, scheme)
 
