@@ -55,9 +55,9 @@ def inputs_from_memory(kind: str, rows: Sequence[str | Mapping[str, object]],
     if not rows:
         raise UserError("there is no row to answer; give a text, or a dictionary with named columns.")
     reader = _InputReader(head_task(kind), "the rows", columns)
-    for plain, run in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
-        group = list(run)
-        if plain:
+    for is_text, same_type in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
+        group = list(same_type)
+        if is_text:
             if blank := [row_number for row_number, text in group if not str(text).strip()]:
                 raise UserError(f"the rows, line {blank[0]} has no text; leave it out.")
             yield from reader.plain((row_number, str(text)) for row_number, text in group)
@@ -144,9 +144,9 @@ class _InputReader:
         size = 0
         for line_number, cells in rows:
             if len(cells) != len(columns):
-                above = "header" if has_header else "first line"
+                first_row = "header" if has_header else "first line"
                 raise UserError(f"{self.name}, line {line_number} has {pluralize(len(cells), 'cell')} where the "
-                                f"{above} has {len(columns)}; correct it.")
+                                f"{first_row} has {len(columns)}; correct it.")
             pending.append((line_number, cells))
             size += sum(map(len, cells))
             if len(pending) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
@@ -160,12 +160,13 @@ class _InputReader:
                           [line_number for line_number, _ in rows], has_header)
 
     def _read(self, columns: list[str], rows: list[dict[str, object]], lines: list[int],
-              headed: bool = False) -> list[PredictInput]:
+              has_header: bool = False) -> list[PredictInput]:
         named = set((self.columns or {}).values())
         ignored = {column for column in columns
                    if column.casefold() in self.kind.gold_columns and column not in named}
         table = Table(self.name, [column for column in columns if column not in ignored],
-                      [{key: value for key, value in row.items() if key not in ignored} for row in rows], lines, headed)
+                      [{key: value for key, value in row.items() if key not in ignored} for row in rows], lines,
+                      has_header)
         with silenced():  # inputs have no labels, so no warning
             examples = self.kind.read_rows(self.name, self.columns, _ChunkReader(rows=table))
         inputs = [self.kind.to_input(example, line=line) for example, line in zip(examples, lines, strict=True)]

@@ -69,11 +69,11 @@ def write_cost(results: Results, report: ReportWriter) -> None:
     columns = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
                "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
     report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in columns.items())],
-                 [[row["variant"], *(_amount(row["cost"], key) for key in columns)] for row in results["table"]],
+                 [[row["variant"], *(_cost_cell(row["cost"], key) for key in columns)] for row in results["table"]],
                  "Means over the seeds.", sortable=True)
 
 
-def _amount(cost: Mapping[str, float], key: str) -> Cell:
+def _cost_cell(cost: Mapping[str, float], key: str) -> Cell:
     if key not in cost:
         return EMPTY
     return NumberCell(phrases.format_short(cost[key]) if key == "flops" else f"{cost[key]:,.0f}", cost[key])
@@ -96,14 +96,14 @@ def write_scaling(results: Results, report: ReportWriter) -> None:
                       "seeds. Both axes are logarithmic.", f"scaling-{x}")
         report.table(["recipe", "exponent", "95% interval", "factor", "floor"],
                      [[fit["recipe"], NumberCell(phrases.format_number(fit["exponent"]), fit["exponent"]),
-                       _exponents(fit["exponent_low"], fit["exponent_high"]),
+                       _format_interval(fit["exponent_low"], fit["exponent_high"]),
                        NumberCell(f"{fit['factor']:.4g}", fit["factor"]),
                        EMPTY if fit["floor"] is None else NumberCell(phrases.format_number(fit["floor"]), fit["floor"])]
                       for fit in matches], sortable=True)
         report.text(*dict.fromkeys(fit["note"] for fit in matches if fit["note"]))
 
 
-def _exponents(low: float | None, high: float | None) -> str:
+def _format_interval(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "one seed: none"
     return f"{phrases.format_number(low)} to {phrases.format_number(high)}"

@@ -29,7 +29,7 @@ def check_relevance_labels(examples: Sequence[Example], name: str) -> None:
         except ValueError:
             finite = False
         if not finite:
-            problems.add(example.where, f'"{label}" is no grade; a candidate has a number, from 1 on where it is good')
+            problems.add(example.where, f'"{label}" is not a relevance grade, which is a number, 1 or more if relevant')
     problems.raise_if_any()
 
 

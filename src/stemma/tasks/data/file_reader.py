@@ -58,9 +58,9 @@ class FileReader:
         try:
             return name, parse(text)
         except ValueError as error:
-            where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-            raise UserError(f"{name}{where} is not JSON ({getattr(error, 'msg', error)}); "
-                            "is it the file that was meant?") from error
+            location = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise UserError(f"{name}{location} is not JSON ({getattr(error, 'msg', error)}); "
+                            "is it the right file?") from error
 
 
 @dataclass
@@ -70,14 +70,14 @@ class ErrorCollector:
     name: str
     problems: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, where: str, what: str) -> None:
-        self.problems.append((where, what))
+    def add(self, location: str, problem: str) -> None:
+        self.problems.append((location, problem))
 
     def raise_if_any(self) -> None:
         """Raise one error for all problems, if there are any."""
         if not self.problems:
             return
         if len(self.problems) == 1:
-            where, what = self.problems[0]
-            raise UserError(f"{where}: {what}; correct it.")
+            location, problem = self.problems[0]
+            raise UserError(f"{location}: {problem}; correct it.")
         raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them", first_problems(self.problems))
