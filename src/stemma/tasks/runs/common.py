@@ -40,12 +40,12 @@ def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[ob
         from stemma.tasks.pipeline.pipeline import resume as resume_pipeline
 
         return resume_pipeline(out, show=show)
-    _, plan = read_run(Path(out))
-    if plan.task is None:
+    _, run_config = read_run(Path(out))
+    if run_config.task is None:
         return pretrain.resume(out, show_progress=show)
-    kind = FinetuneSpec.from_run_config(plan).kind
+    kind = FinetuneSpec.from_run_config(run_config).kind
     if kind != MULTITASK:
-        return task_kind(kind).resume(Path(out), plan, show)
+        return task_kind(kind).resume(Path(out), run_config, show)
     from stemma.tasks.runs.multitask import run_to_end
 
     if (result := finished_result(Path(out))) is not None:

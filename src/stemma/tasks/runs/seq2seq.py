@@ -241,9 +241,9 @@ def _read_held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
             for name, file in files.items() if file.is_file() or has_checksum(file)}
 
 
-def score_seq2seq(run: Path, plan: RunConfig, model: Model, result: dict[str, Any]) -> dict[str, Any]:
+def score_seq2seq(run: Path, run_config: RunConfig, model: Model, result: dict[str, Any]) -> dict[str, Any]:
     """Generate outputs for the held-out sources, store them in dev.jsonl and test.jsonl, and compute the metrics."""
-    spec = Seq2SeqFinetuneSpec.from_run_config(plan)
+    spec = Seq2SeqFinetuneSpec.from_run_config(run_config)
     metrics: dict[str, Any] = {}
     for name, lines in _read_held_out(run).items():
         logger.info(f"generating outputs for {len(lines):,} sources of {name}, to be scored")
@@ -259,7 +259,7 @@ def score_seq2seq(run: Path, plan: RunConfig, model: Model, result: dict[str, An
         metrics[name] = loss | (next(iter(task_scores.values())) if len(spec.metrics) == 1
                                 else _combine_task_scores(task_scores, spec.metrics))
     examples_seen = result["steps"] / spec.steps_in_epoch * spec.pairs
-    return {"task": spec.kind, "model": plan.start, "metrics": metrics,
+    return {"task": spec.kind, "model": run_config.start, "metrics": metrics,
             "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
 
 
