@@ -77,7 +77,7 @@ def test_a_resumed_run_keeps_its_device_unless_another_is_requested(tmp_path, co
     with use_device("cuda"):
         assert run_device(run) == torch.device("cuda")
     assert read_run_config(run).device == "cuda" and len(caplog.messages) == 1
-    assert "computed on cpu before and goes on on cuda" in caplog.messages[0]
+    assert "ran on cpu before and continues on cuda" in caplog.messages[0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(stemma.UserError, match="there is no CUDA device here for --device cuda"):
         run_device(run)

@@ -78,5 +78,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stemma' has no attribute {name!r}")
     import importlib
 
-    home, _, other = _HOMES[name].partition(":")
-    return getattr(importlib.import_module(home), other or name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)

@@ -77,11 +77,11 @@ class InferenceModel(_model.Model):
 
         return predict(self, rows, task)
 
-    def translate(self, lines: str | Sequence[str], **choices: Any) -> list[TranslationResult]:
-        """A translation of each line. `choices` are the fields of `stemma.generation.options.TranslationOptions`."""
+    def translate(self, lines: str | Sequence[str], **options: Any) -> list[TranslationResult]:
+        """A translation of each line. `options` are the fields of `stemma.generation.options.TranslationOptions`."""
         from stemma.generation.translate import translate
 
-        return translate(self, lines, **choices)
+        return translate(self, lines, **options)
 
 
 def load(name_or_path: str | Path, device: str | None = None) -> InferenceModel:

@@ -61,14 +61,14 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         # Libraries written in Rust (safetensors, tokenizers) raise their own types with the number in the text.
         match = re.search(r"\(os error (\d+)\)", str(error))
-        number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
-        if number in (errno.ENOSPC, errno.EDQUOT):
+        error_number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
+        if error_number in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(f"the disk is full while writing {path}; free some space") from error
-        if number == errno.EFBIG:
+        if error_number == errno.EFBIG:
             raise DiskFullError(f"{path} would exceed the largest file allowed here; raise the limit (ulimit -f)"
                                 ) from error
-        if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
-            raise UserError(f"cannot write {path}: {os.strerror(number)}; choose another place with "
+        if error_number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
+            raise UserError(f"cannot write {path}: {os.strerror(error_number)}; choose another place with "
                             "--out.") from error
         raise
 
@@ -152,19 +152,19 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A temporary file that replaces `path` when the block succeeds, and is removed if it fails. It can be read too."""
     refuse_special_file(path)
-    place = resolve_link(path)
-    remove_stale(place)
+    target = resolve_link(path)
+    remove_stale(target)
     with explain_disk_errors(path):
         with _explain_missing_folder(path):
-            temporary, handle = create_locked(place, lambda name: name.touch(exist_ok=False))
+            temporary, handle = create_locked(target, lambda name: name.touch(exist_ok=False))
         try:
             with temporary.open("r+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             with _explain_missing_folder(path):
-                temporary.replace(place)
-                _fsync(place.parent)
+                temporary.replace(target)
+                _fsync(target.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -224,11 +224,11 @@ def atomic_folder(path: Path, overwrite: bool = False, checksums: bool = True) -
     """A temporary folder that replaces `path` when the block succeeds, and is removed if it fails."""
     path = Path(path) if Path(path).name else Path(path).resolve()  # "." has no name for a temporary sibling
     refuse_special_file(path)
-    place = resolve_link(path)
-    remove_stale(place)
+    target = resolve_link(path)
+    remove_stale(target)
     _check_replaceable(path, overwrite)
     with explain_disk_errors(path):
-        temporary, handle = create_locked(place, lambda name: make_folder(name, display_path=path))
+        temporary, handle = create_locked(target, lambda name: make_folder(name, display_path=path))
         try:
             yield temporary
             if checksums:
@@ -236,7 +236,7 @@ def atomic_folder(path: Path, overwrite: bool = False, checksums: bool = True) -
             for file in temporary.rglob("*"):
                 _fsync(file)
             _fsync(temporary)
-            _replace_folder(temporary, place, overwrite)
+            _replace_folder(temporary, target, overwrite)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

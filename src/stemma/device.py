@@ -56,13 +56,13 @@ def use_device(name: str | None) -> Iterator[None]:
         _requested.reset(token)
 
 
-def takes(keyword: str, given: Callable[[Any], AbstractContextManager[None]]) -> \
+def runs_within(keyword: str, context_manager: Callable[[Any], AbstractContextManager[None]]) -> \
         Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorator for functions with this keyword argument: runs them inside the context manager `given(value)`."""
+    """Decorator for functions with this keyword argument: runs them inside `context_manager(value)`."""
     def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         @wraps(function)
         def inner(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-            with given(named.get(keyword)):
+            with context_manager(named.get(keyword)):
                 return function(*arguments, **named)
 
         return inner
@@ -70,7 +70,7 @@ def takes(keyword: str, given: Callable[[Any], AbstractContextManager[None]]) ->
     return decorated
 
 
-accepts_device = takes("device", use_device)
+accepts_device = runs_within("device", use_device)
 
 
 def choose_device(name: str | None = None) -> torch.device:

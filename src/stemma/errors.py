@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+MAX_PROBLEMS_SHOWN = 8
+
 
 class UserError(Exception):
     """An error in the user's input (exit code 2); all `problems` are listed under the message."""
@@ -32,6 +34,12 @@ class CorruptFileError(UserError):
 
 class Interrupted(Exception):  # noqa: N818  (not an error)
     """Stopped by SIGINT or SIGTERM; the state is saved (exit code 130)."""
+
+
+def first_problems(problems: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The first (location, problem) pairs, and the number of the others: for errors with a line per line of a file."""
+    more = len(problems) - MAX_PROBLEMS_SHOWN
+    return [*problems[:MAX_PROBLEMS_SHOWN], *([("", f"and {more:,} more")] if more > 0 else [])]
 
 
 def closest_match(word: str, candidates: Iterable[str]) -> str | None:

@@ -25,7 +25,7 @@ __all__ = [
     "safe_divide", "split_windows", "whole_document",
 ]
 
-_HOMES = {
+_MODULES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
     **dict.fromkeys(("Settings", "Count", "Natural", "Positive", "Probability", "OpenFraction"), "stemma.schema.base"),
     **dict.fromkeys(("ObjectiveSettings", "GenerationCapability"), "stemma.schema.objective"),
@@ -127,10 +127,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         from stemma.errors import did_you_mean
 
         raise AttributeError(f"module 'stemma.extend' has no attribute {name!r}.{did_you_mean(name, __all__)}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -42,11 +42,11 @@ def read_lines(path: Path, advice: str) -> list[dict[str, Any]]:
     """The objects of a file, one per line. Only LF ends a line: other Unicode line ends occur inside sentences."""
     objects = []
     with explain_damage(path, advice):
-        for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        for line_number, line in enumerate(path.read_bytes().split(b"\n"), 1):
             try:
                 objects += [parse_object(line)] if line else []
             except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
+                raise ValueError(f"line {line_number}: {error}") from error
     return objects
 
 

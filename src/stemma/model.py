@@ -28,7 +28,7 @@ class Model:
     recipe: Recipe
     tokenizer: Tokenizer | None
     network: Network
-    load_warnings: list[str] = field(default_factory=list)  # what the user of the folder should know
+    load_warnings: list[str] = field(default_factory=list)  # about the files of its folder, for the user
     task_configs: dict[str, TaskConfig] = field(default_factory=dict)  # of the tasks it is fine-tuned for
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Model:
         if stack == DECODER:
             shifted = input_ids.roll(1, dims=1)
             shifted[:, 0] = self.require_tokenizer().special_id(self.recipe.settings.corpus.decoder_start)
-            streams[DECODER] = Stream(shifted, Causal()).to(self.device)  # padding is last: the causal mask hides it
+            streams[DECODER] = Stream(shifted, Causal()).to(self.device)  # no padding mask: padding comes last
         return streams
 
     @torch.no_grad()

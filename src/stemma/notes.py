@@ -41,9 +41,9 @@ def silenced() -> Iterator[None]:
 
 
 @contextmanager
-def each_once(told: set[str] | None = None) -> Iterator[None]:
-    """Log each message once; `told` has the messages logged before."""
-    logged = set[str]() if told is None else told
+def each_once(logged: set[str] | None = None) -> Iterator[None]:
+    """Log each message once; `logged` holds the messages so far."""
+    logged = set[str]() if logged is None else logged
 
     def drop_repeated(text: str) -> str | None:
         if text in logged:
@@ -69,13 +69,13 @@ def quietly(items: Iterable[Item]) -> Iterator[Item]:
 
 @contextmanager
 def _changed(change: Change) -> Iterator[None]:
-    before = _changes.set((change, *_changes.get()))  # innermost first
+    token = _changes.set((change, *_changes.get()))  # innermost first
     _relay.use()
     try:
         yield
     finally:
         _relay.leave()
-        _changes.reset(before)
+        _changes.reset(token)
 
 
 class _Relay(logging.Handler):

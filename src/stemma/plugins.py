@@ -49,11 +49,11 @@ def use_plugin(path: str | Path) -> Plugin:
                         ) from error
     digest = hashlib.sha256(code).hexdigest()
     with _lock:
-        before = _loaded.get(file.name)
-        if before is not None and before.sha256 == digest:
-            return before
-        if before is not None and before.path != file.resolve():
-            raise UserError(f"{file} and {before.path} are two plug-ins of one name, by which a run remembers them; "
+        loaded = _loaded.get(file.name)
+        if loaded is not None and loaded.sha256 == digest:
+            return loaded
+        if loaded is not None and loaded.path != file.resolve():
+            raise UserError(f"{file} and {loaded.path} are two plug-ins of one name, by which a run remembers them; "
                             "rename one of the files.")
         plugin = Plugin(file.resolve(), digest, f"stemma_plugin_{file.stem}")
         previous_entries = registry.unregister(plugin.module)
@@ -75,8 +75,9 @@ def _run(file: Path, code: bytes, plugin: Plugin) -> None:
     try:
         exec(compile(code, str(plugin.path), "exec"), module.__dict__)
     except SyntaxError as error:
-        where = file if error.filename == str(plugin.path) else error.filename
-        raise UserError(f"the plug-in {where}, line {error.lineno}: {error.msg}; correct it and run again.") from error
+        location = file if error.filename == str(plugin.path) else error.filename
+        raise UserError(f"the plug-in {location}, line {error.lineno}: {error.msg}; correct it and run again.") \
+            from error
     except UserError as error:
         raise UserError(f"the plug-in {file}, line {_line(error, plugin)}: {error.message}", error.problems) from error
     except (Exception, SystemExit) as error:
@@ -124,18 +125,19 @@ def require_plugins(recorded: Mapping[str, str], folder: Path, exact: bool) -> N
     """Raise if a plug-in that a folder or recipe uses is not loaded; with `exact`, also if its content differs."""
     registry.load_entry_points()
     installed = {name for name, _ in registry.plugin_packages.values()}
-    for name, mark in recorded.items():
-        if mark.startswith(PACKAGE_PREFIX):
+    for name, recorded_version in recorded.items():
+        if recorded_version.startswith(PACKAGE_PREFIX):
             if name not in installed:
                 raise UserError(f"{folder} uses parts of the package {name}, which is not installed; install it: pip "
-                                f"install {name}=={mark.removeprefix(PACKAGE_PREFIX)}.")
+                                f"install {name}=={recorded_version.removeprefix(PACKAGE_PREFIX)}.")
         elif name not in _loaded:
             raise UserError(f"{folder} uses the plug-in {name}, which is code and is loaded only if you name it; give "
                             f"--plugin {name} (with its path; in Python: stemma.use_plugin).")
-        elif exact and _loaded[name].sha256 != mark:
+        elif exact and _loaded[name].sha256 != recorded_version:
             plugin = _loaded[name]
+            digests = f"{plugin.sha256[:12]}..., and was {recorded_version[:12]}..."
             raise UserError(f"the plug-in {plugin.path} is not the one that {folder} was made with (its SHA-256 is "
-                            f"{plugin.sha256[:12]}..., and was {mark[:12]}...); name the file as it was, or, if what "
+                            f"{digests}); name the file as it was, or, if what "
                             f'changed in it does not matter here, write "{plugin.sha256}" for {name} into '
                             f"{folder / 'recipe.toml' if folder.is_dir() else folder} and delete the checksums.json "
                             "beside it.")

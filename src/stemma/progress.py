@@ -120,12 +120,12 @@ def show_progress() -> Iterator[None]:
 @contextmanager
 def report_to(lines: ProgressLines) -> Iterator[ProgressLines]:
     """Report to these lines instead, with their own stream and clock."""
-    before = _state.lines, _state.terminal
+    previous = _state.lines, _state.terminal
     _state.lines, _state.terminal = lines, None
     try:
         yield lines
     finally:
-        _state.lines, _state.terminal = before
+        _state.lines, _state.terminal = previous
 
 
 @contextmanager
@@ -182,6 +182,6 @@ def _format_count(count: float, total: float | None, unit: str) -> str:
 
 def format_duration(seconds: float) -> str:
     """Minutes and seconds as 6:10, or with hours as 1:06:10."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    total_minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(total_minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"

@@ -110,10 +110,10 @@ def register(slot: str, kind: str, settings: type[object] | None = None) -> Call
     def add(part: RegisteredPart) -> RegisteredPart:
         module = part.__module__
         owner = BUILT_IN[slot].get(kind, module)
-        before = _entries.get((slot, kind))
-        if owner != module or before is not None and before.module != module:
+        previous = _entries.get((slot, kind))
+        if owner != module or previous is not None and previous.module != module:
             raise UserError(f'the {slot} "{kind}" is registered already, by '
-                            f"{owner if before is None else before.module}; give the one in {module} another name.")
+                            f"{owner if previous is None else previous.module}; give the one in {module} another name.")
         _entries[slot, kind] = RegistryEntry(slot, kind, _with_kind(slot, kind, settings), part, module)
         return part
 
@@ -210,12 +210,12 @@ def load_entry_points() -> None:
 
     for point in entry_points(group=ENTRY_POINTS):
         name, version = (point.dist.name, point.dist.version) if point.dist is not None else (point.name, "")
-        before = set(_entries)
+        keys_before = set(_entries)
         try:
             point.load()
         except Exception as error:
             reason = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {reason.rstrip('.')}; "
                             f"update it, or uninstall it: pip uninstall {name}.") from error
-        plugin_packages.update({_entries[key].module: (name, version) for key in set(_entries) - before
+        plugin_packages.update({_entries[key].module: (name, version) for key in set(_entries) - keys_before
                                 if _entries[key].module not in BUILT_IN[key[0]].values()})

@@ -44,15 +44,15 @@ def _value(value: object) -> str:
 def line_of(text: str, key: str) -> int | None:
     """Line number of a dotted key, or else of its nearest enclosing table."""
     table, enclosing = "", None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for line_number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[+([^\]]+)\]", line):
             table = header[1].replace(" ", "").replace('"', "")
             if key == table or key.startswith(f"{table}."):
-                enclosing = number
+                enclosing = line_number
         elif match := re.match(r"""\s*([A-Za-z0-9_.\-"' ]+?)\s*=""", line):
             name = ".".join(filter(None, (table, re.sub(r"""[ "']""", "", match[1]))))
             if name == key:
-                return number
+                return line_number
             if key.startswith(f"{name}."):
-                enclosing = number
+                enclosing = line_number
     return enclosing

@@ -84,7 +84,7 @@ def test_token_bytes_spell_each_token():
                                [BEGINS, *(ord(letter) + 1 for letter in "long"), ENDS]]
     # a byte-level vocabulary writes a space as Ġ and the two bytes of é as Ã and ©
     assert token_bytes(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
-                                                                       [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
+                                                                           [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
 
 
 @torch.no_grad()
@@ -261,7 +261,7 @@ def test_a_decoder_has_tokens_and_inputs_computed_from_them(decodes):
     model = stemma.build("t5@tiny", 40, [*SMALL, "network.decoder.layers=1", *changes])
     network = model.network.eval()
     network.embedding.inputs["letters"].spell(np.random.default_rng(0).integers(1, 257, (40, 6)).astype(np.int16))
-    assert list(network.decoder_embedding.reading) == ["tokens", *(["letters"] if decodes else [])]
+    assert list(network.decoder_embedding.input_settings) == ["tokens", *(["letters"] if decodes else [])]
     streams = {"encoder": Stream(IDS, inputs={"hint": torch.ones(2, 3, 2)}), "decoder": Stream(IDS, Causal())}
     result = network(streams)
     without = network({**streams, "encoder": Stream(IDS)})

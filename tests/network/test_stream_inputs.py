@@ -166,4 +166,4 @@ def test_a_corpus_without_the_field_is_rejected_before_training(corpus_with_hint
                "network.inputs.topic.kind=vectors", "network.inputs.topic.size=2"]
     refused = run(*command, folder=tmp_path)
     assert refused.code == 2 and "set network.inputs.hint.size=5" in refused.err
-    assert 'has no field "topic"; lay one beside its tokens: `stemma corpus annotate' in refused.err
+    assert 'has no field "topic"; add one: `stemma corpus annotate' in refused.err

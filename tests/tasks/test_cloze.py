@@ -37,11 +37,11 @@ def model() -> stemma.Model:
 def test_last_words_of_both_forms(tmp_path):
     (tmp_path / "a.txt").write_text('He said "no"\nOne two  three .\n\n')
     assert read_cloze_items(tmp_path / "a.txt") == ("lambada", [ClozeItem("He said", (' "no"',), 0, 1),
-                                                              ClozeItem("One two  three", (" .",), 0, 2)])
+                                                                ClozeItem("One two  three", (" .",), 0, 2)])
     rows = [{"text": "first line\n\nsecond word "}, {"text": "a b"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert read_cloze_items(tmp_path / "a.jsonl")[1] == [ClozeItem("first line\n\nsecond", (" word",), 0, 1),
-                                                       ClozeItem("a", (" b",), 0, 2)]
+                                                         ClozeItem("a", (" b",), 0, 2)]
 
 
 def test_the_childrens_book_test_as_published_and_as_json(tmp_path):
@@ -118,12 +118,12 @@ def test_long_contexts_and_unknown_words_are_reported(model, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("name", "content", "said", "line"), [
-    ("a.txt", "word\nfine here\n", "cannot be asked, as lambada", "line 1"),
-    ("a.txt", CBT, "cannot be asked, as cbt", "line 24"),
-    ("a.txt", "1 A .\n2 XXXXX .\tclerk\t\triver|leaf\n", "cannot be asked", "line 2"),
-    ("a.txt", "1 A .\n2 XXXXX and XXXXX .\tleaf\t\triver|leaf\n", "cannot be asked", "line 2"),
-    ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be asked", "line 2"),
-    ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be asked", "line 1"),
+    ("a.txt", "word\nfine here\n", "cannot be read as lambada", "line 1"),
+    ("a.txt", CBT, "cannot be read as cbt", "line 24"),
+    ("a.txt", "1 A .\n2 XXXXX .\tclerk\t\triver|leaf\n", "cannot be read", "line 2"),
+    ("a.txt", "1 A .\n2 XXXXX and XXXXX .\tleaf\t\triver|leaf\n", "cannot be read", "line 2"),
+    ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be read", "line 2"),
+    ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be read", "line 1"),
 ])
 def test_unusable_lines_are_reported(tmp_path, name, content, said, line):
     (tmp_path / name).write_text(content)

@@ -118,9 +118,9 @@ def test_each_bootstrap_round_is_the_score_of_its_sample(name):
 def test_unscorable_inputs_are_rejected():
     with pytest.raises(UserError) as caught:
         compute_scores("tag", ("f1",), [["O", "B-PER"], ["PER"]], [["O"], ["X-PER"]])
-    assert [what for _, what in caught.value.problems] == ["sentence 1: 2 tags and 1 predictions", '"PER" is no tag',
-                                                           '"X-PER" is no tag']
-    with pytest.raises(UserError, match='"E-PER" is no tag'):
+    assert [what for _, what in caught.value.problems] == ["sentence 1: 2 tags and 1 predictions", '"PER" is not a tag',
+                                                           '"X-PER" is not a tag']
+    with pytest.raises(UserError, match='"E-PER" is not a tag'):
         compute_scores("tag", ("f1",), [["B-PER", ""]], [["B-PER", "E-PER"]], scheme="IOB2")
     with pytest.raises(UserError, match="and 3 more"):
         compute_scores("tag", ("f1",), [["O", "O"]] * 11, [["O"]] * 11)

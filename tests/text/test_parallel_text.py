@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from stemma.errors import UserError
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError
 from stemma.text import parallel
 from stemma.text.parallel import PairSource, TextPair, pair_sources, read_pairs
-from stemma.text.tables import MAX_COLUMNS_SHOWN
 
 ENGLISH = ["A dog runs.", "Two men talk.", "She reads a book."]
 GERMAN = ["Ein Hund läuft.", "Zwei Männer reden.", "Sie liest ein Buch."]
@@ -130,7 +129,7 @@ def test_empty_lines_are_refused_or_skipped(tmp_path, caplog):
     assert first.startswith(f"21 lines of {source} and {target} are no pairs") and "--empty skip" in first
     assert listed[0].split(maxsplit=1)[1] == "line 3    is empty" and str(target) in listed[1]
     assert "line 13" in listed[2] and "has no source and no target" in listed[2]
-    assert len(listed) == MAX_COLUMNS_SHOWN + 1 and listed[-1].strip() == f"and {21 - MAX_COLUMNS_SHOWN} more"
+    assert len(listed) == MAX_PROBLEMS_SHOWN + 1 and listed[-1].strip() == f"and {21 - MAX_PROBLEMS_SHOWN} more"
 
     pairs = read_pairs([PairSource(source, target)])  # reading stops at the first empty line
     assert [next(pairs).source for _ in range(2)] == ["s1", "s2"]

@@ -163,7 +163,7 @@ def test_the_suggested_encoding_reads_the_file(tmp_path, encoding, advice):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ('{"text": "x"', "line 2 is not JSON"), ("[1]", "line 2 is no JSON object"),
+    ('{"text": "x"', "line 2 is not JSON"), ("[1]", "line 2 is not a JSON object"),
     ('{"body": "x", "id": 1}', r'line 2 has no field "text" \(it has: body, id\)'), ('{"text": 5}', "holds a int"),
     (r'{"text": "\ud800"}', "lone surrogate"), (r'{"text": "a\u0000b"}', "NUL character")])  # fmt: skip
 def test_invalid_json_lines_are_refused(tmp_path, line, message):

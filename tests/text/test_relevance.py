@@ -47,7 +47,7 @@ def test_a_missing_header_is_reported(tmp_path, caplog):
     ("r.tsv", "query\ttitle\tlabel\nq\t\t\nq\tt\n", "2 rows of"),
     ("r.tsv", "query\ttitle\tlabel\n", "there is no row in"), ("r.tsv", "\n", "there is no row in"),
     ("r.csv", 'query,title,label\nq,"t,1\n', "line 2: "),
-    ("r.jsonl", '{"query": "q", "title": "t"}\n', "line 1 has no label"), ("r.jsonl", "[1]\n", "is no JSON object"),
+    ("r.jsonl", '{"query": "q", "title": "t"}\n', "line 1 has no label"), ("r.jsonl", "[1]\n", "is not a JSON object"),
     ("r.jsonl", "{\n", "line 1 is not JSON"), ("r.tsv", "query\ttitle\tlabel\nq\tt\t254\n", "a few numbers from 0 on"),
     ("r.tsv", "query\ttitle\tlabel\n" + "".join(f"q\tt\tw{n}\n" for n in range(255)), "holds 255 different values"),
 ])

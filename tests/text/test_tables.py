@@ -81,7 +81,7 @@ def test_all_rows_with_a_wrong_number_of_cells_are_reported(tmp_path):
         read_table(write(tmp_path / "a.tsv", "text\tlabel\n" + rows))
     assert error.value.problems[:2] == [("line 2", "3 cells"), ("line 4", "3 cells")]
     assert error.value.problems[-1] == ("", "and 7 more")
-    with pytest.raises(UserError, match="2 lines that are no JSON object") as error:
+    with pytest.raises(UserError, match="2 lines that are not JSON objects") as error:
         read_table(write(tmp_path / "a.jsonl", '{"a": 1}\n[1]\n{"a"\n'))
     assert [line for line, _ in error.value.problems] == ["line 2", "line 3"]
     with pytest.raises(UserError, match="no such file"):

@@ -128,7 +128,7 @@ def test_without_a_metric_the_validation_loss_decides(tmp_path, corpus_folder):
 
 def test_patience_without_held_out_text_is_refused(tmp_path, corpus_folder, monkeypatch):
     monkeypatch.setattr(PretrainLoader, "validation_batches", lambda self, length: [])  # as with a single document
-    with pytest.raises(UserError, match="training.patience goes by what is held out"):
+    with pytest.raises(UserError, match="training.patience compares validation scores"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4,
                  changes=[*SMALL, "training.patience=1"])
     assert not (tmp_path / "run").exists()

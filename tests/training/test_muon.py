@@ -113,8 +113,8 @@ def test_batching_matrices_does_not_change_the_update(monkeypatch):
     weights_by_limit, sizes = [], []
     original = orthogonalize
     monkeypatch.setattr(module, "orthogonalize", lambda x, n: sizes.append(tuple(x.shape)) or original(x, n))
-    for limit in (module.MAX_BATCH_NUMBERS, 1):
-        monkeypatch.setattr(module, "MAX_BATCH_NUMBERS", limit)
+    for limit in (module.MAX_BATCH_ELEMENTS, 1):
+        monkeypatch.setattr(module, "MAX_BATCH_ELEMENTS", limit)
         weights = [nn.Parameter(random_tensor(*shape, seed=n)) for n, shape in enumerate(shapes.values())]
         optimizer = Muon([{"params": weights, "parts": [1, 1, 3, 1, 1, 1]}], 0.1)
         for step in range(3):

@@ -24,9 +24,9 @@ from stemma.corpus.lexicon_matcher import LexiconMatcher, covered_tokens
 from stemma.corpus.phrase_mining import SCORE, mine_phrases
 from stemma.corpus.text_batches import RELEVANCE, ROLES
 from stemma.corpus.text_chunks import iter_text_chunks
-from stemma.errors import UserError
+from stemma.errors import UserError, first_problems
 from stemma.json_files import parse_object
-from stemma.text.lexicon import SHOWN, AnnotatedSpans, Lexicon, read_annotations
+from stemma.text.lexicon import AnnotatedSpans, Lexicon, read_annotations
 
 MINE = "mine"
 ANNOTATION_NAMES = ("phrases", "entities", ROLES, RELEVANCE)  # reserved, whether or not a corpus has them
@@ -76,19 +76,19 @@ def annotate(path: str | Path, *, phrases: str | Path | None = None, entities: s
             _link_files(path, folder, {MANIFEST, CHECKSUMS, *changed, *replaced})
             for field in new_fields:
                 field.write(folder, shards)
-            for name, marks in annotations.items():
+            for name, annotation in annotations.items():
                 arrays = [np.memmap(folder / shard["folder"] / f"{name}.bin", np.uint8, "w+", shape=(shard["tokens"],))
                           for shard in corpus.manifest["shards"]]
                 writer = AnnotationWriter(corpus, arrays)
-                if marks is None:
+                if annotation is None:
                     summaries[name] = writer.write_mined(min_count, threshold, max_words, top, progress)
-                elif isinstance(marks, Lexicon):
-                    summaries[name] = writer.write_matches(marks, top, progress)
+                elif isinstance(annotation, Lexicon):
+                    summaries[name] = writer.write_matches(annotation, top, progress)
                 else:
-                    summaries[name] = writer.write_spans(marks, name == "roles", top)
+                    summaries[name] = writer.write_spans(annotation, name == "roles", top)
                 for array in arrays:
                     array.flush()
-                if marks is not None:
+                if annotation is not None:
                     source = Path(sources[name])
                     summaries[name] |= {"file": source.name, "sha256": sha256(source)}
             fields = {field.name: field.record() for field in new_fields}
@@ -101,13 +101,13 @@ def _read(name: str, source: str | Path, encoding: str, corpus: Corpus) -> Lexic
     """The annotations of a file; None if phrases are to be mined."""
     if name == "phrases" and str(source) == MINE:
         return None
-    marks = read_annotations(source, encoding)
-    if isinstance(marks, AnnotatedSpans):
-        _check_spans(source, marks, corpus, are_speakers=name == "roles")
+    annotation = read_annotations(source, encoding)
+    if isinstance(annotation, AnnotatedSpans):
+        _check_spans(source, annotation, corpus, are_speakers=name == "roles")
     elif name == "roles":
         raise UserError(f"{source} is a lexicon, and roles are given by span; write document, start, end and role, a "
                         "line each.")
-    return marks
+    return annotation
 
 
 def _check_spans(source: str | Path, spans: AnnotatedSpans, corpus: Corpus, are_speakers: bool) -> None:
@@ -127,7 +127,7 @@ def _check_spans(source: str | Path, spans: AnnotatedSpans, corpus: Corpus, are_
     if not problems and are_speakers and len(set(spans.kinds)) > MAX_SPEAKERS:
         problems.append(("", f"there are {len(set(spans.kinds))} roles, and at most {MAX_SPEAKERS} can be told apart"))
     if problems:
-        raise UserError(f"{source} does not fit the corpus {corpus.path}:", problems[:SHOWN])
+        raise UserError(f"{source} does not fit the corpus {corpus.path}:", first_problems(problems))
 
 
 class AnnotationWriter:
@@ -158,22 +158,22 @@ class AnnotationWriter:
         kind_ids = {kind: 1 + index for index, kind in enumerate(dict.fromkeys(spans.kinds))}
         counts: Counter[tuple[str, str | None]] = Counter()
         edges = np.flatnonzero(np.diff(spans.table[:, 0], prepend=-1, append=-1))
-        for here in map(slice, edges[:-1], edges[1:]):
-            document = int(spans.table[here.start, 0])
+        for rows in map(slice, edges[:-1], edges[1:]):
+            document = int(spans.table[rows.start, 0])
             first, document_end = (int(bound) for bound in self.corpus.document_starts[document:document + 2])
             starts = self.corpus.values_between("starts", first, document_end)
             ends = starts + self.corpus.values_between("lengths", first, document_end)
-            start = np.searchsorted(ends, spans.table[here, 1], side="right")
-            stop = np.searchsorted(starts, spans.table[here, 2], side="left")
+            start = np.searchsorted(ends, spans.table[rows, 1], side="right")
+            stop = np.searchsorted(starts, spans.table[rows, 2], side="left")
             start[1:] = np.maximum(start[1:], np.maximum.accumulate(stop)[:-1])
             nonempty = np.flatnonzero(stop > start)
             marks = _begin_inside_marks(start[nonempty], stop[nonempty], document_end - first)
-            kinds = [spans.kinds[here.start + index] for index in nonempty]
+            kinds = [spans.kinds[rows.start + index] for index in nonempty]
             if are_speakers:
                 marks[marks > 0] = np.repeat([kind_ids[kind] for kind in kinds], (stop - start)[nonempty])
             self._write(first, marks)
             text = self.corpus.document_text(document)
-            counts.update((" ".join(text[slice(*spans.table[here.start + index, 1:])].split()), kind)
+            counts.update((" ".join(text[slice(*spans.table[rows.start + index, 1:])].split()), kind)
                           for index, kind in zip(nonempty, kinds, strict=True))
         described = [{"text": text, "count": count, **({"type": kind} if kind else {})}
                      for (text, kind), count in counts.items()]
@@ -223,13 +223,13 @@ def _begin_inside_marks(first: np.ndarray, stop: np.ndarray, count: int) -> np.n
     return marks
 
 
-def _link_files(old: Path, new: Path, without: Iterable[str]) -> None:
+def _link_files(old: Path, new: Path, excluded: Iterable[str]) -> None:
     """Hard-link the files into a new folder; copy them if the file system has no hard links."""
     for file in old.rglob("*"):
         name = file.relative_to(old)
         if file.is_dir():
             (new / name).mkdir(parents=True, exist_ok=True)
-        elif name.as_posix() not in without:
+        elif name.as_posix() not in excluded:
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(file, new / name)

@@ -73,14 +73,14 @@ class BucketSampler(RowSampler):
         """The next batch, of any number of rows, and the epoch (or static copy) of each row."""
         if not len(self.subset.document_ranges):
             raise self._empty_error()
-        at = self.cursor
-        spans, last = self._shuffled_block(at.epoch, at.block)
-        batch = _slice_rows(spans, *self._edges[at.row:at.row + 2])
-        if at.row + 2 < len(self._edges):
-            self.cursor = Cursor(at.epoch, at.block, at.row + 1)
+        cursor = self.cursor
+        spans, last = self._shuffled_block(cursor.epoch, cursor.block)
+        batch = _slice_rows(spans, *self._edges[cursor.row:cursor.row + 2])
+        if cursor.row + 2 < len(self._edges):
+            self.cursor = Cursor(cursor.epoch, cursor.block, cursor.row + 1)
         else:
-            self.cursor = Cursor(at.epoch + 1) if last else Cursor(at.epoch, at.block + 1)
-        return batch, np.full(batch.num_rows, self._copy_index(at.epoch))
+            self.cursor = Cursor(cursor.epoch + 1) if last else Cursor(cursor.epoch, cursor.block + 1)
+        return batch, np.full(batch.num_rows, self._copy_index(cursor.epoch))
 
     def first_batches(self, max_tokens: int) -> list[RowSpans]:
         """The first batches of epoch 0, up to `max_tokens` with padding, at least one. For validation: batches are
@@ -140,8 +140,8 @@ class BucketSampler(RowSampler):
             raise UserError(f"{len(mixture_weights)} rates for {len(groups)} groups of pairs; give each group a rate "
                             "of 0 or more, and not 0 to all.")
         document = np.searchsorted(self.subset.corpus.document_starts, self.subset.document_ranges[:, 0])
-        owner = np.searchsorted([group["first"] for group in groups], document, side="right") - 1
-        members = [np.flatnonzero(owner == group) for group in range(len(groups))]
+        set_index = np.searchsorted([group["first"] for group in groups], document, side="right") - 1
+        members = [np.flatnonzero(set_index == group) for group in range(len(groups))]
         weights = np.array([weight if len(documents) else 0.0
                             for weight, documents in zip(mixture_weights, members, strict=True)])
         if not weights.sum():

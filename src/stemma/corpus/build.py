@@ -35,7 +35,12 @@ from stemma.corpus.tokenize_worker import TokenizeOptions, TokenizeWorker
 from stemma.errors import UserError, did_you_mean
 from stemma.notes import quietly
 from stemma.progress import progress_stage
-from stemma.text.chinese_words import MIN_CHINESE_SHARE, load_user_dictionary, missing_segmenter_notice, segmenter_name
+from stemma.text.chinese_words import (
+    MIN_CHINESE_FRACTION,
+    load_user_dictionary,
+    missing_segmenter_notice,
+    segmenter_name,
+)
 from stemma.text.dialogue import read_dialogues
 from stemma.text.holdout import HeldOutSplit
 from stemma.text.parallel import PairSource, read_pairs
@@ -129,7 +134,7 @@ def build_corpus(
         if num_dropped:
             logger.warning(
                 f"{num_dropped:,} pairs are left out: one of their sides has no token that this tokenizer can make.")
-        if segmenter_name() == "none" and chinese > MIN_CHINESE_SHARE * writer.tokens:
+        if segmenter_name() == "none" and chinese > MIN_CHINESE_FRACTION * writer.tokens:
             logger.warning(missing_segmenter_notice())
         tokenizer.save(folder / "tokenizer")
         unknown = tokenizer.special_token_ids.get("unknown")

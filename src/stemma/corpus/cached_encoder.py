@@ -122,14 +122,14 @@ class CachedEncoder:
                               bounds=_prepend_zero(token_ends)[_prepend_zero(np.cumsum(chunks_per_text))])
 
     def _add_to_cache(self, chunks: list[str]) -> None:
-        new = list(set(chunks) - self._rows.keys())
+        new_chunks = list(set(chunks) - self._rows.keys())
         if self._characters > self.max_cached_characters:
             self._clear_cache()
-            new = list(set(chunks))
-        if not new:
+            new_chunks = list(set(chunks))
+        if not new_chunks:
             return
         with catch_panics(self.foreign):
-            encodings = self.backend.encode_batch(new, add_special_tokens=False)
+            encodings = self.backend.encode_batch(new_chunks, add_special_tokens=False)
         counts = np.fromiter(map(len, encodings), np.int64, len(encodings))
         total = int(counts.sum())
         tokens = np.empty((4, total), np.int32)
@@ -140,8 +140,8 @@ class CachedEncoder:
         tokens[3, 1:] = words[1:] != words[:-1]
         token_ends = np.cumsum(counts)
         tokens[3, (token_ends - counts)[counts > 0]] = 1
-        self._rows.update(zip(new, range(len(self._rows), len(self._rows) + len(new)), strict=True))
-        self._characters += sum(map(len, new))
+        self._rows.update(zip(new_chunks, range(len(self._rows), len(self._rows) + len(new_chunks)), strict=True))
+        self._characters += sum(map(len, new_chunks))
         self._tokens = np.concatenate([self._tokens, tokens], axis=1)
         self._bounds = np.concatenate([self._bounds, self._bounds[-1] + token_ends])
 

@@ -49,10 +49,11 @@ class ConcatenatedText:
         counts = np.maximum(np.searchsorted(separators, stop) - first, 0) * (stop > start)
         range_index = np.repeat(np.arange(len(start)), counts)
         document = first[range_index] + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins, ends = self.subset.document_ranges[document].T
+        document_start, document_stop = self.subset.document_ranges[document].T
         low = np.maximum(start[range_index], self.first[document])
-        high = np.minimum(stop[range_index], self.first[document] + ends - begins)
-        return range_index, begins + low - self.first[document], high - low, start[range_index] < self.first[document]
+        high = np.minimum(stop[range_index], self.first[document] + document_stop - document_start)
+        after_separator = start[range_index] < self.first[document]
+        return range_index, document_start + low - self.first[document], high - low, after_separator
 
     def boundaries(self, start: int, stop: int) -> np.ndarray:
         """Positions from `start` to `stop` at which a sentence or a separator begins."""
@@ -60,10 +61,10 @@ class ConcatenatedText:
         inside = slice(max(0, int(np.searchsorted(self.first, start, side="right")) - 1),
                        int(np.searchsorted(self.first, stop, side="right")))
         edges = np.searchsorted(sentences, [documents[inside][0, 0], documents[inside][-1, 1]])
-        begins = sentences[edges[0]:edges[1]]
-        owner = np.searchsorted(documents[:, 0], begins, side="right") - 1
-        in_subset = begins < documents[owner, 1]  # text between the subset's documents may be held out
-        positions = self.first[owner[in_subset]] + begins[in_subset] - documents[owner[in_subset], 0]
+        starts = sentences[edges[0]:edges[1]]
+        document = np.searchsorted(documents[:, 0], starts, side="right") - 1
+        in_subset = starts < documents[document, 1]  # text between the subset's documents may be held out
+        positions = self.first[document[in_subset]] + starts[in_subset] - documents[document[in_subset], 0]
         boundaries = np.unique(np.concatenate([positions, self.first[inside] - self.separator_length]))
         return boundaries[(boundaries >= start) & (boundaries <= stop)]
 
@@ -150,10 +151,10 @@ class ContiguousSampler:
     @property
     def num_batches(self) -> int:
         """Number of batches per epoch."""
-        template, longest = self.packer.template, max(lane.size for lane in self.lanes)
+        sizes, template = [lane.size for lane in self.lanes], self.packer.template
         if self.packer.is_pair:
-            return 1 + max(0, min(lane.size for lane in self.lanes) - template.length) // template.reuse_length
-        return -(-longest // self.packer.capacity)
+            return 1 + max(0, min(sizes) - template.length) // template.reuse_length
+        return -(-max(sizes) // self.packer.capacity)  # rounded up
 
     def batches_in_epoch(self) -> int:
         return self.num_batches
@@ -163,37 +164,39 @@ class ContiguousSampler:
         assert rows == self.rows, "a contiguous sampler has a fixed number of rows"
         if not self.text.size:
             raise corpus_too_small()
-        at = self.cursor
-        parts = self._pairs(at) if self.packer.is_pair else self._windows(at)
-        self.cursor = Cursor(at.epoch, 0, at.row + 1) if at.row + 1 < self.num_batches else Cursor(at.epoch + 1)
-        return self._row_spans(parts), np.full(rows, at.epoch)
+        cursor = self.cursor
+        parts = self._pairs(cursor) if self.packer.is_pair else self._windows(cursor)
+        last = cursor.row + 1 >= self.num_batches
+        self.cursor = Cursor(cursor.epoch + 1) if last else Cursor(cursor.epoch, 0, cursor.row + 1)
+        return self._row_spans(parts), np.full(rows, cursor.epoch)
 
-    def _windows(self, at: Cursor) -> list[list[LaneSpan]]:
-        start = at.row * self.packer.capacity
+    def _windows(self, cursor: Cursor) -> list[list[LaneSpan]]:
+        start = cursor.row * self.packer.capacity
         return [[LaneSpan(A, min(start, lane.size), min(start + self.packer.capacity, lane.size))]
                 for lane in self.lanes]
 
-    def _pairs(self, at: Cursor) -> list[list[LaneSpan]]:
-        rng = np.random.default_rng([self.seed, at.epoch, at.row, 5])
-        return [self._pair(lane, at.row * self.packer.template.reuse_length, rng.random(3)) for lane in self.lanes]
+    def _pairs(self, cursor: Cursor) -> list[list[LaneSpan]]:
+        rng = np.random.default_rng([self.seed, cursor.epoch, cursor.row, 5])
+        return [self._pair(lane, cursor.row * self.packer.template.reuse_length, rng.random(3)) for lane in self.lanes]
 
     def _pair(self, lane: Lane, start: int, uniform: np.ndarray) -> list[LaneSpan]:
         """The past, and A and B, which fill the rest of the window: A is whole sentences, B is cut at the end."""
-        begin = start + min(self.packer.template.reuse_length, lane.size // 2)
-        room = min(self.packer.capacity, lane.size - begin)
-        cut, random_b, b_position = uniform
-        ends = self._bounds(lane, begin + 1, begin + room - 1)
-        middle = int(ends[int(cut * len(ends))]) if len(ends) else begin + room - room // 2
-        length = self.packer.capacity - (middle - begin)
-        second = middle
-        if random_b < RANDOM_B_PROBABILITY or middle + length > lane.size:
-            length = min(length, lane.size)
-            second = int(b_position * (lane.size - length + 1))
-            sentences = self._bounds(lane, max(0, second - self.packer.capacity), second)
-            second = int(sentences[-1]) if len(sentences) else second
-        return [LaneSpan(PAST, start, begin), LaneSpan(A, begin, middle), LaneSpan(B, second, second + length)]
+        a_start = start + min(self.packer.template.reuse_length, lane.size // 2)
+        max_length = min(self.packer.capacity, lane.size - a_start)
+        uniform_a_stop, uniform_random_b, uniform_b_start = uniform
+        sentences = self._sentence_starts(lane, a_start + 1, a_start + max_length - 1)
+        a_stop = a_start + max_length - max_length // 2
+        if len(sentences):
+            a_stop = int(sentences[int(uniform_a_stop * len(sentences))])
+        b_start, b_length = a_stop, self.packer.capacity - (a_stop - a_start)
+        if uniform_random_b < RANDOM_B_PROBABILITY or a_stop + b_length > lane.size:
+            b_length = min(b_length, lane.size)
+            b_start = int(uniform_b_start * (lane.size - b_length + 1))
+            sentences = self._sentence_starts(lane, max(0, b_start - self.packer.capacity), b_start)
+            b_start = int(sentences[-1]) if len(sentences) else b_start
+        return [LaneSpan(PAST, start, a_start), LaneSpan(A, a_start, a_stop), LaneSpan(B, b_start, b_start + b_length)]
 
-    def _bounds(self, lane: Lane, start: int, stop: int) -> np.ndarray:
+    def _sentence_starts(self, lane: Lane, start: int, stop: int) -> np.ndarray:
         """Sentence starts in reading order; in a reversed lane these are the sentence ends of the text."""
         if stop < start:
             return np.zeros(0, dtype=np.int64)
@@ -202,10 +205,10 @@ class ContiguousSampler:
 
     def _row_spans(self, rows: list[list[LaneSpan]]) -> RowSpans:
         """Spans in text order, part by part; packing reverses rows as a whole."""
-        owner = np.array([row for row, parts in enumerate(rows) for _ in parts], dtype=np.int64)
+        row_index = np.array([row for row, parts in enumerate(rows) for _ in parts], dtype=np.int64)
         part_ids = np.array([part.part for parts in rows for part in parts], dtype=np.int8)
         ranges = np.array([self.lanes[row].text_range(part.start, part.stop)
                            for row, parts in enumerate(rows) for part in parts], dtype=np.int64)
-        range_index, start, length, gap = self.text.spans(*ranges.T)
-        return RowSpans(self.rows, owner[range_index], start, length, part_ids[range_index], gap,
+        range_index, start, length, after_separator = self.text.spans(*ranges.T)
+        return RowSpans(self.rows, row_index[range_index], start, length, part_ids[range_index], after_separator,
                         continues_after=not self.packer.is_pair)

@@ -98,10 +98,10 @@ class Draft:
         if ROLES not in self.corpus.annotations():
             return self.packed_rows.segment_ids
         source = reverse_rows(self.corpus_offsets, self.lengths, self.reversed_rows)  # in text order
-        text = source >= 0
+        is_text = source >= 0
         roles = np.zeros(source.shape, np.int64)  # 0: no speaker
-        roles[text] = self.corpus.values_at(ROLES, source[text])
-        last = np.maximum.accumulate(np.where(text, np.arange(source.shape[1]), 0), axis=1)  # last text position
+        roles[is_text] = self.corpus.values_at(ROLES, source[is_text])
+        last = np.maximum.accumulate(np.where(is_text, np.arange(source.shape[1]), 0), axis=1)  # last text position
         roles = np.take_along_axis(roles, last, axis=1)
         roles[np.arange(source.shape[1]) >= self.lengths[:, None]] = 0
         return np.where(roles > 0, reverse_rows(roles, self.lengths, self.reversed_rows) - 1,
@@ -137,19 +137,19 @@ class Draft:
         """(rows, length) indices like `word_ids`, of larger units: those that the annotation `name` marks (1: first
         token, 2: further tokens), and words everywhere else. A unit that the window cuts counts as a whole unit."""
         source = reverse_rows(self.corpus_offsets, self.lengths, self.reversed_rows)  # in text order
-        text = source >= 0
+        is_text = source >= 0
         starts = np.zeros(source.shape, dtype=bool)
-        starts[text] = self.corpus.values_at("word_starts", source[text])
+        starts[is_text] = self.corpus.values_at("word_starts", source[is_text])
         if name is not None:
             marks = np.zeros(source.shape, dtype=np.uint8)
-            marks[text] = self.corpus.values_at(name, source[text])
+            marks[is_text] = self.corpus.values_at(name, source[is_text])
             ended = np.zeros(source.shape, dtype=bool)  # a unit ends at the previous position
             ended[:, 1:] = marks[:, :-1] > 0
             starts = np.where(marks == 0, starts | ended, marks == 1)
         broken = np.ones(source.shape, dtype=bool)  # the text does not continue from the previous position
         broken[:, 1:] = source[:, 1:] != source[:, :-1] + 1
-        unit_ids = np.cumsum((starts | broken) & text).reshape(source.shape) - 1
-        return reverse_rows(np.where(text, unit_ids, -1), self.lengths, self.reversed_rows)
+        unit_ids = np.cumsum((starts | broken) & is_text).reshape(source.shape) - 1
+        return reverse_rows(np.where(is_text, unit_ids, -1), self.lengths, self.reversed_rows)
 
     def next_tokens(self) -> np.ndarray:
         """(rows, length) int32: the next token in reading order, -1 if there is none. After the last position of a row
@@ -163,10 +163,10 @@ class Draft:
 
     def segment_b_start(self) -> np.ndarray:
         """(rows,) position at which B begins; the row's length if it has no B."""
-        before = [slot.name for slot in self.template.pair]
-        special = sum(name not in PART_NUMBERS for name in before[:before.index("B")])
-        begins = self.reuse_lengths + special + self.spans.part_lengths(0)
-        return np.where(self.spans.part_lengths(1) > 0, begins, self.lengths)
+        slots = [slot.name for slot in self.template.pair]
+        special = sum(name not in PART_NUMBERS for name in slots[:slots.index("B")])
+        start = self.reuse_lengths + special + self.spans.part_lengths(0)
+        return np.where(self.spans.part_lengths(1) > 0, start, self.lengths)
 
     def _token_after_row(self) -> np.ndarray:
         """(rows,) the token of running text after each row's last position; -1 if the template ends the row."""

@@ -20,7 +20,7 @@ from stemma.errors import UserError
 Per = Literal["token", "document"]
 DTYPE = "<f4"
 MAX_SIZE = 65_536  # values per row: more is a mistake in the axes
-BLOCK_NUMBERS = 1 << 22  # values checked and written at a time, so that memory stays bounded
+BLOCK_VALUES = 1 << 22  # values checked and written at a time, so that memory stays bounded
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -65,7 +65,7 @@ class NewField:
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """(index of the first row, rows as float32) of each block."""
-        step = max(1, BLOCK_NUMBERS // self.values.shape[1])
+        step = max(1, BLOCK_VALUES // self.values.shape[1])
         for first in range(0, len(self.values), step):
             with np.errstate(over="ignore"):  # values that are too large become infinite; `read_fields` refuses them
                 yield first, np.asarray(self.values[first:first + step]).astype(DTYPE)

@@ -19,7 +19,7 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
     corpus = Corpus.open(path)
     manifest = corpus.manifest
     counts = np.sort(np.asarray(corpus.token_counts))[::-1]
-    share = counts[counts > 0] / corpus.num_tokens
+    frequency = counts[counts > 0] / corpus.num_tokens
     return {
         "corpus": str(path), "fingerprint": corpus.fingerprint,
         "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.num_tokens,
@@ -31,9 +31,9 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
         "sides": corpus.annotations(), "annotations": manifest.get("annotations", {}),
         "fields": manifest.get("fields", {}),
         "unknown_rate": manifest["unknown"] / corpus.num_tokens,
-        "unigram_loss": float(-(share * np.log(share)).sum()),
-        "coverage": {"vocabulary_seen": len(share) / len(counts), "top_1000": float(share[:1000].sum()),
-                     "top_10000": float(share[:10_000].sum())},
+        "unigram_loss": float(-(frequency * np.log(frequency)).sum()),
+        "coverage": {"vocabulary_seen": len(frequency) / len(counts), "top_1000": float(frequency[:1000].sum()),
+                     "top_10000": float(frequency[:10_000].sum())},
         "document_lengths": length_histogram(corpus.document_starts),
         "sentence_lengths": length_histogram(corpus.sentence_starts),
     }
@@ -42,8 +42,8 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
 def length_histogram(bounds: np.ndarray) -> list[dict[str, int]]:
     """Counts of the lengths 1, 2-3, 4-7, ... in tokens: the range is too wide for bins of equal width."""
     bins = np.zeros(64, np.int64)
-    for at in range(0, len(bounds) - 1, CHUNK_BOUNDARIES):
-        lengths = np.diff(bounds[at : at + CHUNK_BOUNDARIES + 1])
+    for first in range(0, len(bounds) - 1, CHUNK_BOUNDARIES):
+        lengths = np.diff(bounds[first : first + CHUNK_BOUNDARIES + 1])
         bins += np.bincount(np.frexp(lengths)[1] - 1, minlength=64)  # the exponent counts the bits of a length
     used = np.flatnonzero(bins)
     return [{"from": 1 << b, "to": (2 << b) - 1, "count": int(bins[b])} for b in range(used[0], used[-1] + 1)]

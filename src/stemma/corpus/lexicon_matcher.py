@@ -34,26 +34,27 @@ class LexiconMatcher:
         nonempty = chunk.atom_ends > chunk.atom_starts  # an atom may be only a line end
         ends = np.full(size + 1, -1)  # for each character: the token after an atom that ends there
         ends[chunk.atom_ends[nonempty]] = chunk.atom_first_tokens[1:][nonempty]
-        begin, first = chunk.atom_starts[nonempty], chunk.atom_first_tokens[:-1][nonempty]
+        atom_starts, first = chunk.atom_starts[nonempty], chunk.atom_first_tokens[:-1][nonempty]
         taken = np.zeros(chunk.num_tokens, bool)
         matches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for length, (keys, indices, spellings) in self.tables.items():
-            at = np.flatnonzero(begin + length <= size)
-            at = at[ends[begin[at] + length] > first[at]]
-            if not len(at):
+            atom = np.flatnonzero(atom_starts + length <= size)
+            atom = atom[ends[atom_starts[atom] + length] > first[atom]]
+            if not len(atom):
                 continue
-            key = chunk.hashes(begin[at], begin[at] + length)
+            key = chunk.hashes(atom_starts[atom], atom_starts[atom] + length)
             entry = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             hit = keys[entry] == key
-            at, entry = at[hit], entry[hit]
-            same = chunk.characters[begin[at][:, None] + np.arange(length)] == spellings[entry]  # hashes may collide
-            at, entry = at[same.all(1)], entry[same.all(1)]
-            stop = ends[begin[at] + length]
+            atom, entry = atom[hit], entry[hit]
+            characters = chunk.characters[atom_starts[atom][:, None] + np.arange(length)]
+            equal = characters == spellings[entry]  # hashes may collide
+            atom, entry = atom[equal.all(1)], entry[equal.all(1)]
+            stop = ends[atom_starts[atom] + length]
             num_taken = np.concatenate([[0], np.cumsum(taken)])
-            free = num_taken[stop] == num_taken[first[at]]
-            at, entry, stop = at[free], entry[free], stop[free]
-            disjoint = select_disjoint(first[at], stop)
-            matches.append((first[at][disjoint], stop[disjoint], indices[entry[disjoint]]))
+            free = num_taken[stop] == num_taken[first[atom]]
+            atom, entry, stop = atom[free], entry[free], stop[free]
+            disjoint = select_disjoint(first[atom], stop)
+            matches.append((first[atom][disjoint], stop[disjoint], indices[entry[disjoint]]))
             taken |= covered_tokens(matches[-1][0], matches[-1][1], chunk.num_tokens)
         if not matches:
             return (np.zeros(0, np.int64),) * 3

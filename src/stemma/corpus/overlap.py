@@ -38,7 +38,7 @@ def overlap(
     if n < 1:
         raise UserError(f"--n is {n}; an n-gram has at least 1 word.")
     if not 0 < threshold <= 1:
-        raise UserError(f"--limit is {threshold:g}; it is a share, more than 0 and at most 1.")
+        raise UserError(f"--limit is {threshold:g}; it is a fraction, more than 0 and at most 1.")
     if exclude is not None:
         check_output(Path(exclude), overwrite)
         if not Path(file).is_file():
@@ -50,8 +50,9 @@ def overlap(
     counts = _look_up(_numbered(evaluation, excerpts), n, bloom, excerpts, file)
     over = np.flatnonzero(counts["share"] >= threshold)
     order = np.lexsort((-counts["hits"], -counts["share"]))[:show]
-    worst = [{"document": int(at) + 1, "share": float(counts["share"][at]), "n_grams": int(counts["grams"][at]),
-              "text": excerpts[at]} for at in order if counts["hits"][at]]
+    worst = [{"document": int(index) + 1, "share": float(counts["share"][index]),
+              "n_grams": int(counts["grams"][index]),
+              "text": excerpts[index]} for index in order if counts["hits"][index]]
     if exclude is not None:
         passages = quietly(read_passages([file], documents=documents, **settings))
         _write_without_documents(passages, set((over + 1).tolist()), Path(exclude), documents)
@@ -73,8 +74,8 @@ def measure_false_positives(bloom: BloomFilter, n: int, lookups: int, seed: int 
     95% confidence limit (3 / lookups if there is no hit: the rule of three)."""
     rng = np.random.default_rng(seed)
     hits = 0
-    for at in range(0, lookups, 1 << 18):
-        count = min(1 << 18, lookups - at)
+    for first in range(0, lookups, 1 << 18):
+        count = min(1 << 18, lookups - first)
         hits += int(bloom.contains(ngram_hashes(rng.integers(0, 2**64, count + n - 1, dtype=np.uint64), n)).sum())
     more = hits + 1  # Byar's approximation of the Poisson distribution's upper confidence limit
     upper = more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3
@@ -84,23 +85,23 @@ def measure_false_positives(bloom: BloomFilter, n: int, lookups: int, seed: int 
 def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
                    progress: Callable[[int], None] | None) -> Callable[[], NumberedDocuments]:
     """A function that iterates over the corpus's documents; it can be called several times."""
-    def with_progress(texts: NumberedDocuments, done: list[int]) -> NumberedDocuments:
+    def with_progress(texts: NumberedDocuments, num_done: list[int]) -> NumberedDocuments:
         for index, text in texts:
             yield index, text
             if progress:
-                done[0] += len(text)
-                progress(done[0])
+                num_done[0] += len(text)
+                progress(num_done[0])
 
-    done = [0]
+    num_done = [0]
     if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
         built = Corpus.open(corpus[0])
         count = len(built.document_starts) - 1
-        return lambda: with_progress(((index, built.document_text(index)) for index in range(count)), done)
+        return lambda: with_progress(((index, built.document_text(index)) for index in range(count)), num_done)
     streams = [path for path in list_files(corpus) if not path.is_file()]
     if streams:
         raise UserError(f"the corpus is read twice (to size the filter and to fill it), and {streams[0]} can be read "
                         "only once; put it in a file first.")
-    return lambda: with_progress(_numbered(read_passages(corpus, **settings)), done)
+    return lambda: with_progress(_numbered(read_passages(corpus, **settings)), num_done)
 
 
 def _numbered(passages: Iterable[Passage], excerpts: list[str] | None = None) -> NumberedDocuments:
@@ -129,8 +130,8 @@ def _look_up(texts: NumberedDocuments, n: int, bloom: BloomFilter, excerpts: lis
              file: str | Path) -> dict[str, np.ndarray]:
     """For each document the number of n-grams, of hits in the filter, and the fraction of hits."""
     parts = [(np.zeros(0, np.int64),) * 3]
-    for hashes, owners in ngram_batches(texts, n):
-        documents, inverse = np.unique(owners, return_inverse=True)
+    for hashes, document_indices in ngram_batches(texts, n):
+        documents, inverse = np.unique(document_indices, return_inverse=True)
         matches = np.bincount(inverse, weights=bloom.contains(hashes), minlength=len(documents))
         parts.append((documents, np.bincount(inverse, minlength=len(documents)), matches.astype(np.int64)))
     documents, counts, matches = (np.concatenate(column) for column in zip(*parts, strict=True))

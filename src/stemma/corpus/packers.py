@@ -38,8 +38,8 @@ class Packer:
 
     @property
     def is_pair(self) -> bool:
-        facts = packing_settings(self.kind)
-        return self.joint_window or facts.paired and facts.reads == "text"
+        settings = packing_settings(self.kind)
+        return self.joint_window or settings.paired and settings.reads == "text"
 
     @property
     def capacity(self) -> int:
@@ -69,7 +69,7 @@ class SegmentPairPacking(PackingSettings):
 def segment_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
     """A and B are consecutive runs of whole sentences that together fill the window (arXiv:1810.04805, A.2). With
     `short_probability` a row is shorter, to match short inputs at fine-tuning."""
-    made: list[SpanTuple] = []
+    spans: list[SpanTuple] = []
     row = 0
     for bounds in documents:
         first, last = 0, len(bounds) - 1
@@ -80,14 +80,14 @@ def segment_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Gen
             stop = int(np.searchsorted(bounds, bounds[first] + target))  # the first bound that reaches the target
             stop = min(max(stop, first + 1), last)
             middle = first + 1 if stop - first < 3 else int(rng.integers(first + 1, stop))
-            made.append((row, bounds[first], bounds[middle] - bounds[first], 0, False))
+            spans.append((row, bounds[first], bounds[middle] - bounds[first], 0, False))
             if middle < stop:
-                made.append((row, bounds[middle], bounds[stop] - bounds[middle], 1, False))
+                spans.append((row, bounds[middle], bounds[stop] - bounds[middle], 1, False))
             row += 1
             first = stop
-    pieces = RowSpans.from_tuples(row, made)
-    pieces.truncate_pairs(packer.capacity, rng)
-    return pieces
+    row_spans = RowSpans.from_tuples(row, spans)
+    row_spans.truncate_pairs(packer.capacity, rng)
+    return row_spans
 
 
 class SentencePairPacking(PackingSettings):
@@ -98,17 +98,17 @@ class SentencePairPacking(PackingSettings):
 @register("packing", "sentence_pair", SentencePairPacking)
 def sentence_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
     """Two consecutive sentences."""
-    made: list[SpanTuple] = []
+    spans: list[SpanTuple] = []
     row = 0
     for bounds in documents:
         for first in range(0, len(bounds) - 1, 2):
-            made.append((row, bounds[first], bounds[first + 1] - bounds[first], 0, False))
+            spans.append((row, bounds[first], bounds[first + 1] - bounds[first], 0, False))
             if first + 2 < len(bounds):
-                made.append((row, bounds[first + 1], bounds[first + 2] - bounds[first + 1], 1, False))
+                spans.append((row, bounds[first + 1], bounds[first + 2] - bounds[first + 1], 1, False))
             row += 1
-    pieces = RowSpans.from_tuples(row, made)
-    pieces.truncate_pairs(packer.capacity, rng)
-    return pieces
+    row_spans = RowSpans.from_tuples(row, spans)
+    row_spans.truncate_pairs(packer.capacity, rng)
+    return row_spans
 
 
 class FullSentencesPacking(PackingSettings):
@@ -118,20 +118,20 @@ class FullSentencesPacking(PackingSettings):
 @register("packing", "full_sentences", FullSentencesPacking)
 def full_sentences(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
     """Whole sentences until the window is full, across documents, with a separator between them."""
-    made: list[SpanTuple] = []
+    spans: list[SpanTuple] = []
     row, used = 0, 0
     for bounds in documents:
-        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
+        start, end, separator = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
         while start < end:
-            stop = _last_sentence_bound(bounds, start, packer.capacity - used - gap)
+            stop = _last_sentence_bound(bounds, start, packer.capacity - used - separator)
             if stop is None and used:  # no further sentence fits
-                row, used, gap = row + 1, 0, False
+                row, used, separator = row + 1, 0, False
                 continue
             stop = stop or start + packer.capacity  # a sentence longer than the window is cut
-            made.append((row, start, stop - start, 0, gap))
-            used += stop - start + gap
-            start, gap = stop, False
-    return RowSpans.from_tuples(row + 1 if made else 0, made)
+            spans.append((row, start, stop - start, 0, separator))
+            used += stop - start + separator
+            start, separator = stop, False
+    return RowSpans.from_tuples(row + 1 if spans else 0, spans)
 
 
 def _last_sentence_bound(bounds: np.ndarray, start: int, space: int) -> int | None:
@@ -148,14 +148,14 @@ class DocSentencesPacking(PackingSettings):
 @register("packing", "doc_sentences", DocSentencesPacking)
 def doc_sentences(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
     """Whole sentences until the window is full, never across documents."""
-    made: list[SpanTuple] = []
+    spans: list[SpanTuple] = []
     for bounds in documents:
         start = int(bounds[0])
         while start < bounds[-1]:
             stop = _last_sentence_bound(bounds, start, packer.capacity) or start + packer.capacity
-            made.append((len(made), start, stop - start, 0, False))
+            spans.append((len(spans), start, stop - start, 0, False))
             start = stop
-    return RowSpans.from_tuples(len(made), made)
+    return RowSpans.from_tuples(len(spans), spans)
 
 
 class StreamPacking(PackingSettings):
@@ -165,18 +165,18 @@ class StreamPacking(PackingSettings):
 @register("packing", "stream", StreamPacking)
 def stream(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
     """Concatenated documents with separators, cut wherever the window ends."""
-    made: list[SpanTuple] = []
+    spans: list[SpanTuple] = []
     row, used = 0, 0
     for bounds in documents:
-        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
+        start, end, separator = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
         while start < end:
-            if used + gap >= packer.capacity:
-                row, used, gap = row + 1, 0, False
-            length = min(packer.capacity - used - gap, end - start)
-            made.append((row, start, length, 0, gap))
-            used += length + gap
-            start, gap = start + length, False
-    return RowSpans.from_tuples(row + 1 if made else 0, made, continues_after=True)
+            if used + separator >= packer.capacity:
+                row, used, separator = row + 1, 0, False
+            length = min(packer.capacity - used - separator, end - start)
+            spans.append((row, start, length, 0, separator))
+            used += length + separator
+            start, separator = start + length, False
+    return RowSpans.from_tuples(row + 1 if spans else 0, spans, continues_after=True)
 
 
 class SentencePacking(PackingSettings):
@@ -217,19 +217,19 @@ class DialoguePacking(PackingSettings):
 @register("packing", "dialogue", DialoguePacking)
 def dialogue(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
     """Two or three consecutive turns with separators; a single turn only if its dialogue has no other."""
-    made: list[SpanTuple] = []
+    spans: list[SpanTuple] = []
     row = 0
     for bounds in documents:
         first, last = 0, len(bounds) - 1
         while first < last:
-            left = last - first
-            turns = left if left <= MAX_TURNS else 2 if left == 4 else int(rng.integers(2, MAX_TURNS + 1))
-            made += [(row, bounds[turn], bounds[turn + 1] - bounds[turn], 0, turn > first)
-                     for turn in range(first, first + turns)]
+            num_left = last - first
+            turns = num_left if num_left <= MAX_TURNS else 2 if num_left == 4 else int(rng.integers(2, MAX_TURNS + 1))
+            spans += [(row, bounds[turn], bounds[turn + 1] - bounds[turn], 0, turn > first)
+                      for turn in range(first, first + turns)]
             row, first = row + 1, first + turns
-    pieces = RowSpans.from_tuples(row, made)
-    fit_turns(pieces, packer.template)
-    return pieces
+    row_spans = RowSpans.from_tuples(row, spans)
+    fit_turns(row_spans, packer.template)
+    return row_spans
 
 
 def fit_turns(spans: RowSpans, template: RowTemplate) -> None:
@@ -237,17 +237,17 @@ def fit_turns(spans: RowSpans, template: RowTemplate) -> None:
     turn = np.arange(len(spans.row)) - np.searchsorted(spans.row, spans.row)
     lengths = np.zeros((spans.num_rows, MAX_TURNS), np.int64)
     lengths[spans.row, turn] = spans.length
-    room = template.capacity(pair=False) - np.bincount(spans.row[spans.separator_before & template.has_separator],
-                                                       minlength=spans.num_rows)
-    if (room < MAX_TURNS).any():
+    num_separators = np.bincount(spans.row[spans.separator_before & template.has_separator], minlength=spans.num_rows)
+    max_tokens = template.capacity(pair=False) - num_separators
+    if (max_tokens < MAX_TURNS).any():
         raise UserError(f"a sequence_length of {template.length} leaves no room for {MAX_TURNS} turns of a dialogue; "
                         "set corpus.sequence_length higher.")
-    # If the k shortest turns stay whole, the others can have (room - their sum) / (n - k) tokens each; the maximum over
-    # k is the common length.
-    whole = np.cumsum(np.sort(lengths, axis=1), axis=1)
-    before = np.concatenate([np.zeros((spans.num_rows, 1), np.int64), whole[:, :-1]], axis=1)
-    longest = ((room[:, None] - before) // np.arange(MAX_TURNS, 0, -1)).max(axis=1)
-    fits = whole[:, -1] <= room
+    # If the k shortest turns stay whole, the others can have (max_tokens - their sum) / (n - k) tokens each; the
+    # maximum over k is the common length.
+    cumulative = np.cumsum(np.sort(lengths, axis=1), axis=1)
+    shorter_sum = np.concatenate([np.zeros((spans.num_rows, 1), np.int64), cumulative[:, :-1]], axis=1)
+    longest = ((max_tokens[:, None] - shorter_sum) // np.arange(MAX_TURNS, 0, -1)).max(axis=1)
+    fits = cumulative[:, -1] <= max_tokens
     spans.length = np.where(fits[spans.row], spans.length, np.minimum(spans.length, longest[spans.row]))
 
 

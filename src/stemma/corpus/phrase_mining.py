@@ -77,17 +77,18 @@ def _candidates(chunk: TextChunk, size: int, words: CountTable, parts: CountTabl
     first = np.flatnonzero(valid)
     last = first + size - 1
     begin, end = chunk.atom_starts, chunk.atom_ends
-    halves = [chunk.hashes(begin[first], end[last - 1]), chunk.hashes(begin[last], end[last]),
-              chunk.hashes(begin[first], end[first]), chunk.hashes(begin[first + 1], end[last])]
-    known = _are_known(halves, words, parts)
+    parts_of_splits = [chunk.hashes(begin[first], end[last - 1]), chunk.hashes(begin[last], end[last]),
+                       chunk.hashes(begin[first], end[first]), chunk.hashes(begin[first + 1], end[last])]
+    extends_part = _extend_a_part(parts_of_splits, words, parts)
     token = chunk.first_token + chunk.atom_first_tokens
-    columns = np.stack([*halves, token[first].astype(np.uint64), token[last + 1].astype(np.uint64)], axis=1)
-    return chunk.hashes(begin[first], end[last])[known], columns[known]
+    columns = np.stack([*parts_of_splits, token[first].astype(np.uint64), token[last + 1].astype(np.uint64)], axis=1)
+    return chunk.hashes(begin[first], end[last])[extends_part], columns[extends_part]
 
 
-def _are_known(halves: list[np.ndarray], words: CountTable, parts: CountTable) -> np.ndarray:
-    return ((parts.counts_for(halves[0]) > 0) & (words.counts_for(halves[1]) > 0)) | \
-        ((words.counts_for(halves[2]) > 0) & (parts.counts_for(halves[3]) > 0))
+def _extend_a_part(parts_of_splits: list[np.ndarray], words: CountTable, parts: CountTable) -> np.ndarray:
+    all_but_last, last, first, all_but_first = parts_of_splits
+    return ((parts.counts_for(all_but_last) > 0) & (words.counts_for(last) > 0)) | \
+        ((words.counts_for(first) > 0) & (parts.counts_for(all_but_first) > 0))
 
 
 def _scores(phrases: CountTable, words: CountTable, parts: CountTable, total: int) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 Python's process pool imports the user's script again in every worker, which fails in a script without a main guard, and
 some versions hang forever when a worker dies. Here a worker is a bare interpreter that imports one function of this
-module. Each worker has a thread in the parent, so the death of a worker is an end of file, reported at once. A worker
-whose parent has died also reads an end of file, and exits.
+module. Each worker has a thread in the parent. If a worker dies, its thread reads an end of file and reports it at
+once. If the parent dies, its workers read an end of file and exit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any
 
-SERVE = "from stemma.corpus.process_pool import worker_main; worker_main()"
+WORKER_CODE = "from stemma.corpus.process_pool import worker_main; worker_main()"
 
 
 class WorkerDiedError(Exception):
@@ -66,7 +66,7 @@ def parallel_map(make: Callable[[Any], Callable[[Any], Any]], setting: object, i
 def _start() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                    "TOKENIZERS_PARALLELISM": "false"}  # the processes are the parallelism
-    return subprocess.Popen([sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    return subprocess.Popen([sys.executable, "-c", WORKER_CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             env=environment, start_new_session=True)  # Ctrl-C is for the parent
 
 

@@ -37,18 +37,18 @@ class RowSpans:
     def concatenate(cls, blocks: list[RowSpans]) -> RowSpans:
         first = np.cumsum([0, *(p.num_rows for p in blocks)])
         row = np.concatenate([p.row + offset for p, offset in zip(blocks, first[:-1], strict=True)])
-        start, length, part, gap = (np.concatenate([getattr(p, name) for p in blocks])
-                                    for name in ("start", "length", "part", "separator_before"))
-        return cls(int(first[-1]), row, start, length, part, gap, all(p.continues_after for p in blocks))
+        start, length, part, separator_before = (np.concatenate([getattr(p, name) for p in blocks])
+                                                 for name in ("start", "length", "part", "separator_before"))
+        return cls(int(first[-1]), row, start, length, part, separator_before, all(p.continues_after for p in blocks))
 
     def select(self, rows: np.ndarray) -> RowSpans:
         """The given rows, in the given order."""
         first = np.searchsorted(self.row, np.arange(self.num_rows + 1))
         counts = first[rows + 1] - first[rows]
-        owner = np.repeat(np.arange(len(rows)), counts)
+        new_row = np.repeat(np.arange(len(rows)), counts)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        index = first[rows][owner] + within
-        return RowSpans(len(rows), owner, self.start[index], self.length[index], self.part[index],
+        index = first[rows][new_row] + within
+        return RowSpans(len(rows), new_row, self.start[index], self.length[index], self.part[index],
                         self.separator_before[index], self.continues_after)
 
     def part_lengths(self, part: int) -> np.ndarray:
@@ -79,13 +79,13 @@ class RowSpans:
         """Truncate A and B (one span each) to fit, always the longer one, a random fraction of the cut at the front and
         the rest at the back (arXiv:1810.04805, A.2)."""
         fraction = rng.random((self.num_rows, 2))  # sampled even if nothing is cut, so that rows are independent
-        for_a, for_b = self.part_lengths(0), self.part_lengths(1)
-        excess = np.maximum(for_a + for_b - capacity, 0)
-        difference = np.abs(for_a - for_b)
+        length_a, length_b = self.part_lengths(0), self.part_lengths(1)
+        excess = np.maximum(length_a + length_b - capacity, 0)
+        difference = np.abs(length_a - length_b)
         common = np.maximum(excess - difference, 0)  # cut from both equally, once they have equal length
         larger = np.minimum(excess, difference)
-        cut_a = np.where(for_a > for_b, larger, 0) + common // 2
-        cut_b = np.where(for_a > for_b, 0, larger) + (common + 1) // 2
+        cut_a = np.where(length_a > length_b, larger, 0) + common // 2
+        cut_b = np.where(length_a > length_b, 0, larger) + (common + 1) // 2
         cut = np.where(self.part == 0, cut_a[self.row], cut_b[self.row])
         front = (fraction[self.row, self.part] * (cut + 1)).astype(np.int64)
         self.start = self.start + front

@@ -34,7 +34,7 @@ class RowTemplate:
                        boundary: str = "separator", decoder_start: str | None = None) -> RowTemplate:
         slots = parse_template(single), parse_template(pair)
         roles = dict(tokenizer.special_token_ids)
-        roles.setdefault("padding", 0)  # any id will do: padding is masked out
+        roles.setdefault("padding", 0)  # any id is valid: padding is masked out
         separator = tokenizer.document_separator_id(boundary) if boundary != "none" else None
         if separator is not None:
             roles[SEPARATOR] = separator
@@ -50,12 +50,12 @@ class RowTemplate:
     def capacity(self, pair: bool) -> int:
         """Number of text tokens that fit. A pair must also fit the `single` template, which is used if B is missing."""
         templates = (self.single, self.pair) if pair else (self.single,)
-        room = self.length - self.reuse_length - max(sum(slot.name not in PART_NUMBERS for slot in template)
-                                                     for template in templates)
-        if room < (2 if pair else 1):
+        capacity = self.length - self.reuse_length - max(sum(slot.name not in PART_NUMBERS for slot in template)
+                                                         for template in templates)
+        if capacity < (2 if pair else 1):
             raise UserError(f"a sequence_length of {self.length} leaves no room for text beside the special tokens; "
                             "set corpus.sequence_length higher.")
-        return room
+        return capacity
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ def pack_rows(corpus: Corpus, spans: RowSpans, row_template: RowTemplate,
         reverse_template = reversed_rows
     past = [PAST] if row_template.reuse_length else []
     columns: list[tuple[np.ndarray, ...]] = []  # row, slot, order in slot, start (-1: special), length, id, segment
-    for template, of_pair, turn in ((row_template.single, False, False), (row_template.pair, True, False),
-                                    (row_template.single, False, True), (row_template.pair, True, True)):
-        uses_template = (paired == of_pair) & (reverse_template == turn)
+    for template, of_pair, reverse in ((row_template.single, False, False), (row_template.pair, True, False),
+                                       (row_template.single, False, True), (row_template.pair, True, True)):
+        uses_template = (paired == of_pair) & (reverse_template == reverse)
         rows = np.flatnonzero(uses_template)
         if not len(rows):
             continue  # an unused template may have roles that this tokenizer lacks
         inside = uses_template[spans.row] & written
         slots = [*past, *template]
-        for index, slot in enumerate(slots[::-1] if turn else slots):
+        for index, slot in enumerate(slots[::-1] if reverse else slots):
             if slot.name not in PART_NUMBERS:
                 columns.append(_elements(rows, index, 0, -1, 1, row_template.special_ids[slot.name], slot.segment))
                 continue

@@ -120,20 +120,20 @@ class RowSampler:
         epochs: list[np.ndarray] = []
         empty_blocks = 0
         while rows:
-            at = self.cursor
-            spans, last = self._shuffled_block(at.epoch, at.block)
-            count = min(rows, spans.num_rows - at.row)
+            cursor = self.cursor
+            spans, last = self._shuffled_block(cursor.epoch, cursor.block)
+            count = min(rows, spans.num_rows - cursor.row)
             if count:
-                parts.append(spans.select(np.arange(at.row, at.row + count)))
-                epochs.append(np.full(count, self._copy_index(at.epoch)))
+                parts.append(spans.select(np.arange(cursor.row, cursor.row + count)))
+                epochs.append(np.full(count, self._copy_index(cursor.epoch)))
                 rows -= count
                 empty_blocks = 0
-            if at.row + count < spans.num_rows:
-                self.cursor = Cursor(at.epoch, at.block, at.row + count)
+            if cursor.row + count < spans.num_rows:
+                self.cursor = Cursor(cursor.epoch, cursor.block, cursor.row + count)
             else:
-                self.cursor = Cursor(at.epoch + 1) if last else Cursor(at.epoch, at.block + 1)
+                self.cursor = Cursor(cursor.epoch + 1) if last else Cursor(cursor.epoch, cursor.block + 1)
                 empty_blocks += count == 0
-                if last and empty_blocks > at.block:
+                if last and empty_blocks > cursor.block:
                     raise corpus_too_small()
         return RowSpans.concatenate(parts), np.concatenate(epochs)
 
@@ -160,9 +160,9 @@ class RowSampler:
             order = self._order(copy_index)
             start, stop = self.subset.document_ranges[order].T
             sizes = stop - start
-            owner = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # the block of each document
-            block_ids = np.unique(owner)
-            documents = order[owner == block_ids[block]] if len(block_ids) else order
+            block_index = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # the block of each document
+            block_ids = np.unique(block_index)
+            documents = order[block_index == block_ids[block]] if len(block_ids) else order
             rng = np.random.default_rng([self.seed, copy_index, 2, block])
             rows = self._arrange(self.packer.pack(self._sentence_bounds(documents), rng), rng)
             self._current_block = (epoch, block, rows, block + 1 >= len(block_ids))

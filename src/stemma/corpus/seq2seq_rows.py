@@ -73,9 +73,9 @@ class EncoderDraft:
 
 def field_at(corpus: Corpus, name: str, source: np.ndarray) -> np.ndarray:
     """(rows, length, size) float32: values of a field at these corpus offsets; 0 if the offset is -1."""
-    field, text = corpus.field(name), source >= 0
+    field, is_text = corpus.field(name), source >= 0
     values = np.zeros((*source.shape, field.size), np.float32)
-    values[text] = field.at(source[text])
+    values[is_text] = field.at(source[is_text])
     return values
 
 

@@ -65,14 +65,14 @@ class ShardWriter:
             file.close()
 
     def append(self, block: TokenizedBlock) -> None:
-        begins = np.stack([self.tokens + block.bounds[:-1], self.text_bytes + block.text_bounds[:-1]], axis=1)
-        begins = begins[block.starts_document]  # first token and text byte of each document that begins here
+        document_starts = np.stack([self.tokens + block.bounds[:-1], self.text_bytes + block.text_bounds[:-1]], axis=1)
+        document_starts = document_starts[block.starts_document]  # first token and text byte of each new document
         self._write_index("sentences", self.tokens + block.sentences)
         self.sentences += len(block.sentences)
-        self._close_documents(begins)
+        self._close_documents(document_starts)
         self.counts += np.bincount(block.arrays["tokens"], minlength=len(self.counts))
         first_token, first_byte = self.tokens, self.text_bytes
-        while (cut := self._next_shard_start(begins)) is not None:
+        while (cut := self._next_shard_start(document_starts)) is not None:
             self._write(block, first_token, first_byte, *cut)
             self._close_shard()
         self._write(block, first_token, first_byte, first_token + len(block.arrays["tokens"]),
@@ -88,19 +88,22 @@ class ShardWriter:
         return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens,
                 "arrays": self.arrays, "shards": self.shards}
 
-    def _close_documents(self, begins: np.ndarray) -> None:
-        bounds = np.concatenate([self._open, begins])
-        full = bounds[1:, 0] > bounds[:-1, 0]  # documents without tokens are dropped
-        self._write_index("documents", bounds[:-1, 0][full])
-        self._write_index("texts", np.stack([bounds[:-1, 1], bounds[1:, 1]], axis=1)[full])
-        self.documents += int(full.sum())
+    def _close_documents(self, document_starts: np.ndarray) -> None:
+        bounds = np.concatenate([self._open, document_starts])
+        has_tokens = bounds[1:, 0] > bounds[:-1, 0]  # documents without tokens are dropped
+        self._write_index("documents", bounds[:-1, 0][has_tokens])
+        self._write_index("texts", np.stack([bounds[:-1, 1], bounds[1:, 1]], axis=1)[has_tokens])
+        self.documents += int(has_tokens.sum())
         self._open = bounds[-1:]
 
-    def _next_shard_start(self, begins: np.ndarray) -> tuple[int, int] | None:
+    def _next_shard_start(self, document_starts: np.ndarray) -> tuple[int, int] | None:
         """The first document start at which the open shard is full."""
         written = self.shards[-1]["tokens"] if self._files else 0
-        at = int(np.searchsorted(begins[:, 0], self.tokens - written + self.shard_tokens))
-        return (int(begins[at, 0]), int(begins[at, 1])) if at < len(begins) else None
+        index = int(np.searchsorted(document_starts[:, 0], self.tokens - written + self.shard_tokens))
+        if index == len(document_starts):
+            return None
+        token, byte = document_starts[index].tolist()
+        return token, byte
 
     def _write(self, block: TokenizedBlock, first_token: int, first_byte: int, token: int, byte: int) -> None:
         """Write the rest of the block up to this token and this byte of the text."""

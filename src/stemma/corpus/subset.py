@@ -13,7 +13,7 @@ import numpy as np
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.text_batches import RELEVANCE, ROLES
 from stemma.schema.corpus import packing_settings
-from stemma.text.holdout import MAX_DOCUMENT_SHARE
+from stemma.text.holdout import LARGE_DOCUMENT_DIVISOR
 
 PLAIN = "running"  # plain text: neither of the other two
 DOCUMENT_KINDS = (PLAIN, ROLES, RELEVANCE)
@@ -45,11 +45,11 @@ class CorpusSubset:
     def document_text(self, document: int) -> str:
         """Text of one document; a subset may contain only a part of it."""
         start, stop = self.document_ranges[document]
-        whole = int(np.searchsorted(self.corpus.document_starts, start, side="right")) - 1
-        first, last = self.corpus.document_starts[whole:whole + 2]
-        begins = int(self.corpus.values_between("starts", start, start + 1)[0]) if start > first else 0
-        ends = int(self.corpus.values_between("starts", stop, stop + 1)[0]) if stop < last else None
-        return self.corpus.document_text(whole)[begins:ends]
+        corpus_document = int(np.searchsorted(self.corpus.document_starts, start, side="right")) - 1
+        document_start, document_stop = self.corpus.document_starts[corpus_document:corpus_document + 2]
+        first_char = int(self.corpus.values_between("starts", start, start + 1)[0]) if start > document_start else 0
+        stop_char = int(self.corpus.values_between("starts", stop, stop + 1)[0]) if stop < document_stop else None
+        return self.corpus.document_text(corpus_document)[first_char:stop_char]
 
     def document_kinds(self) -> np.ndarray:
         """(D,) index of each document's kind in DOCUMENT_KINDS."""
@@ -99,7 +99,7 @@ def _split(corpus: Corpus, bounds: np.ndarray, fraction: float, seed: int) -> tu
     sizes = bounds[:, 1] - bounds[:, 0]
     num_tokens = max(1, round(fraction * sizes.sum()))
     order = np.random.default_rng([seed, 7]).permutation(len(bounds))
-    order = order[sizes[order] <= max(num_tokens, sizes.sum() // MAX_DOCUMENT_SHARE)]
+    order = order[sizes[order] <= max(num_tokens, sizes.sum() // LARGE_DOCUMENT_DIVISOR)]
     selected = order[:np.searchsorted(np.cumsum(sizes[order]), num_tokens) + 1]
     if 2 * sizes[selected].sum() >= num_tokens and len(selected) < len(bounds):
         return _hold_out(corpus, bounds, selected)

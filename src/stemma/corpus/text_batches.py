@@ -70,13 +70,13 @@ class TextBatch:
 
 def plain_text_batches(passages: Iterable[Passage]) -> Iterator[TextBatch]:
     batch: list[tuple[str, bool, int]] = []
-    size = before = 0
+    size = offset = 0
     for passage in passages:
-        before = 0 if passage.starts_document else before
-        batch.append((passage.text, passage.starts_document, before))
-        before += len(passage.text)
+        offset = 0 if passage.starts_document else offset
+        batch.append((passage.text, passage.starts_document, offset))
+        offset += len(passage.text)
         size += len(passage.text)
-        if before > MAX_DOCUMENT_CHARACTERS:
+        if offset > MAX_DOCUMENT_CHARACTERS:
             raise UserError(f"a document of {passage.source} has more than {MAX_DOCUMENT_CHARACTERS:,} characters; "
                             "cut it with --documents blank or line.")
         if size >= BATCH_CHARACTERS:
@@ -92,12 +92,12 @@ def multipart_batches(documents: Iterable[MultiPartDocument]) -> Iterator[TextBa
     for (annotation, pair_set), members in groupby(documents, key=lambda doc: (doc.annotation, doc.pair_set)):
         batch, size = TextBatch([], [], annotation, pair_set), 0
         for document in members:
-            before = 0
+            offset = 0
             for index, text in enumerate(document.texts):
-                batch.passages.append((text, index == 0, before))
-                before += len(text) + 1
+                batch.passages.append((text, index == 0, offset))
+                offset += len(text) + 1
             batch.values.extend(document.values)
-            size += before
+            size += offset
             if size >= BATCH_CHARACTERS:
                 yield batch
                 batch, size = TextBatch([], [], annotation, pair_set), 0

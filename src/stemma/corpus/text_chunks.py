@@ -80,8 +80,8 @@ def _text_ranges(corpus: Corpus) -> Iterator[tuple[int, int, str, int]]:
                 cut = int(corpus.sentence_starts[np.searchsorted(corpus.sentence_starts, start + CHUNK_TOKENS,
                                                                  "right") - 1])
                 cut = cut if cut > start else start + CHUNK_TOKENS
-            edges = [int(corpus.values_between("starts", at, at + 1)[0]) if at < stop else len(text)
-                     for at in (start, cut)]
+            edges = [int(corpus.values_between("starts", token, token + 1)[0]) if token < stop else len(text)
+                     for token in (start, cut)]
             yield start, cut, text[edges[0]:edges[1]], edges[0]
             start = cut
 
@@ -91,18 +91,18 @@ def _build_chunk(corpus: Corpus, ranges: list[tuple[int, int, str, int]], charac
     texts = [text for _, _, text, _ in ranges]
     points = np.frombuffer(DOCUMENT_SEPARATOR.join(texts).encode("utf-32-le"), np.uint32)
     sizes = np.array([end - begin for begin, end, _, _ in ranges])
-    before = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    shift = np.repeat(before - [offset for _, _, _, offset in ranges], sizes)
+    text_offsets = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
+    shift = np.repeat(text_offsets - [offset for _, _, _, offset in ranges], sizes)
     starts = np.minimum(corpus.values_between("starts", first, stop) + shift, len(points))
     stops = np.minimum(starts + corpus.values_between("lengths", first, stop),
-                       np.repeat(before + [*map(len, texts)], sizes))
+                       np.repeat(text_offsets + [*map(len, texts)], sizes))
 
-    opens = corpus.values_between("word_starts", first, stop)  # an atom may begin with this token
-    opens[np.cumsum(sizes) - sizes] = True
+    may_start_atom = corpus.values_between("word_starts", first, stop)  # an atom may begin with this token
+    may_start_atom[np.cumsum(sizes) - sizes] = True
     if characters and len(points):
         cjk = _cjk()
-        alone = cjk[points[np.minimum(starts[1:], len(points) - 1)]] & cjk[points[np.maximum(stops[:-1], 1) - 1]]
-        opens[1:] |= alone & (starts[1:] >= stops[:-1])  # tokens that share a character stay in one atom
+        between_cjk = cjk[points[np.minimum(starts[1:], len(points) - 1)]] & cjk[points[np.maximum(stops[:-1], 1) - 1]]
+        may_start_atom[1:] |= between_cjk & (starts[1:] >= stops[:-1])  # tokens that share a character stay in one atom
 
     spaces = _spaces()[points]
     retained = np.ones(len(points), bool)
@@ -112,19 +112,19 @@ def _build_chunk(corpus: Corpus, ranges: list[tuple[int, int, str, int]], charac
     points = _lower()[points] if corpus.tokenizer.lowercase else points
     blank = np.concatenate([points == SPACE, [False]])
 
-    token = np.flatnonzero(opens)
+    token = np.flatnonzero(may_start_atom)
     begin = new_index[starts[token]]
     begin = begin + blank[begin]  # some tokenizers include the space before a word in its first token
     end = new_index[np.maximum.reduceat(stops, token)] if len(token) else begin
     end = np.maximum(end - blank[end - 1], begin)
     last = np.append(token[1:], stop - first) - 1  # a word's first token may be the line end before its sentence
     sentence = np.searchsorted(corpus.sentence_starts, first + last, side="right")
-    linked = np.append(sentence[1:] == sentence[:-1], False)
+    same_sentence = np.append(sentence[1:] == sentence[:-1], False)
     letters = np.concatenate([[0], np.cumsum(_letters()[points])])
     powers, _ = _powers(len(points))
     prefixes = np.zeros(len(points) + 1, np.uint64)
     np.cumsum((points.astype(np.uint64) + np.uint64(1)) * powers[:len(points)], out=prefixes[1:])
-    return TextChunk(first, stop - first, points, begin, end, np.append(token, stop - first), linked,
+    return TextChunk(first, stop - first, points, begin, end, np.append(token, stop - first), same_sentence,
                      letters[end] > letters[begin], prefixes)
 
 

@@ -42,15 +42,15 @@ class TokenizeWorker:
         counts = np.diff(encoded.bounds)  # tokens of each passage
         if batch.is_paired and not counts.all():
             return self._drop_incomplete_pairs(batch, counts)
-        begins = np.array([begins for _, begins, _ in passages], bool)
-        ended = np.append(begins[1:], True)  # the next passage belongs to another document
+        starts_document = np.array([is_start for _, is_start, _ in passages], bool)
+        ends_document = np.append(starts_document[1:], True)  # the next passage belongs to another document
         raw = [text.encode() + (b"\n" if batch.is_multipart and not last else b"")
-               for text, last in zip(texts, ended, strict=True)]
-        characters = _bounds(texts)
-        before = np.array([before for _, _, before in passages], np.int64)
-        in_document = np.repeat(before - characters[:-1], counts)
+               for text, last in zip(texts, ends_document, strict=True)]
+        text_bounds = _bounds(texts)
+        offsets = np.array([offset for _, _, offset in passages], np.int64)
+        in_document = np.repeat(offsets - text_bounds[:-1], counts)
         lengths = np.minimum(encoded.ends - encoded.starts, np.iinfo(np.uint16).max)  # one [UNK] can be a whole line
-        words, chinese = _word_starts(texts, characters, encoded)
+        words, chinese = _word_starts(texts, text_bounds, encoded)
         arrays = {"tokens": encoded.ids, "word_starts": words.astype(np.uint8),
                   "starts": (encoded.starts + in_document).astype(np.uint32), "lengths": lengths.astype(np.uint16)}
         arrays["capitals"] = starts_with_capital("".join(texts), encoded.starts, encoded.ends)
@@ -58,10 +58,11 @@ class TokenizeWorker:
             values = batch.values if name == batch.annotation else np.zeros(len(passages))
             arrays[name] = np.repeat(np.asarray(values, np.uint8), counts)
         sentences = np.unique(encoded.bounds[:-1][counts > 0]) if batch.is_multipart else self._sentences(
-            texts, characters, encoded)
-        return TokenizedBlock(arrays=arrays, sentences=sentences, bounds=encoded.bounds, starts_document=begins,
-                              text=b"".join(raw), text_bounds=_bounds(raw), annotation=batch.annotation,
-                              pair_set=batch.pair_set, num_chinese_tokens=chinese, held_out=batch.held_out)
+            texts, text_bounds, encoded)
+        return TokenizedBlock(arrays=arrays, sentences=sentences, bounds=encoded.bounds,
+                              starts_document=starts_document, text=b"".join(raw), text_bounds=_bounds(raw),
+                              annotation=batch.annotation, pair_set=batch.pair_set, num_chinese_tokens=chinese,
+                              held_out=batch.held_out)
 
     def _drop_incomplete_pairs(self, batch: TextBatch, tokens: np.ndarray) -> TokenizedBlock:
         """Tokenise only the pairs with tokens on both sides: every document must have two sentences."""
@@ -70,22 +71,22 @@ class TokenizeWorker:
                             values=list(compress(batch.values, complete)))
         return replace(self(remaining), num_dropped=int((~complete).sum()) // 2)
 
-    def _sentences(self, texts: list[str], characters: np.ndarray, encoded: TokenizedTexts) -> np.ndarray:
+    def _sentences(self, texts: list[str], text_bounds: np.ndarray, encoded: TokenizedTexts) -> np.ndarray:
         """First token of each sentence; each passage also begins a sentence."""
         starts = np.concatenate([sentence_starts(text, self.lines) + offset
-                                 for text, offset in zip(texts, characters[:-1], strict=True)])
+                                 for text, offset in zip(texts, text_bounds[:-1], strict=True)])
         # The first token that ends after the sentence start: it may begin with the space before the sentence.
         tokens = np.searchsorted(encoded.ends, starts, side="right")
         tokens = np.unique(np.concatenate([tokens, encoded.bounds[:-1]]))
         return tokens[tokens < len(encoded.ids)]
 
 
-def _word_starts(texts: list[str], characters: np.ndarray, encoded: TokenizedTexts) -> tuple[np.ndarray, int]:
+def _word_starts(texts: list[str], text_bounds: np.ndarray, encoded: TokenizedTexts) -> tuple[np.ndarray, int]:
     """(word starts, number of tokens in Chinese runs). The tokenizer splits words, except in Chinese runs, where the
     word segmenter does."""
-    cjk = np.zeros(characters[-1], bool)
-    segmented = np.zeros(characters[-1], bool)
-    for text, offset in zip(texts, characters[:-1], strict=True):
+    cjk = np.zeros(text_bounds[-1], bool)
+    segmented = np.zeros(text_bounds[-1], bool)
+    for text, offset in zip(texts, text_bounds[:-1], strict=True):
         starts = cjk_word_starts(text)
         if starts is not None:
             segmented[offset : offset + len(text)] = starts

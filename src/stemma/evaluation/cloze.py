@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, did_you_mean, first_problems, pluralize
 from stemma.evaluation.accuracy import wilson_interval
 from stemma.evaluation.likelihood import score_continuations
 from stemma.evaluation.lm_scorer import LMScorer
 from stemma.evaluation.perplexity import exp_mean
 from stemma.model import Model
 from stemma.text.readers import list_files
-from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, json_table
+from stemma.text.tables import Table, json_table
 from stemma.text.text_io import display_name, read_text
 
 logger = logging.getLogger(__name__)
@@ -109,8 +109,8 @@ def read_cloze_items(path: str | Path, kind: str = "auto") -> tuple[str, list[Cl
     for item in parsed:
         items.append(item) if isinstance(item, ClozeItem) else problems.append(item)
     if problems:
-        shown = [(f"line {line}", what) for line, what in problems[:MAX_COLUMNS_SHOWN]]
-        raise UserError(f"{name} has {len(problems):,} that cannot be asked, as {kind}", shown)
+        raise UserError(f"{name} has {pluralize(len(problems), 'line')} that cannot be read as {kind}",
+                        first_problems([(f"line {line}", problem) for line, problem in problems]))
     if not items:
         raise UserError(f"{name} has no question in it; the last line of each should hold {BLANK}, the answer and the "
                         "candidates.")
@@ -121,9 +121,9 @@ Problem = tuple[int, str]
 
 
 def _lambada_items(text: str) -> Iterator[ClozeItem | Problem]:
-    for number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield _last_word_item(line, number)
+            yield _last_word_item(line, line_number)
 
 
 def _lambada_json_items(table: Table) -> Iterator[ClozeItem | Problem]:
@@ -144,47 +144,47 @@ def _last_word_item(passage: str, line: int) -> ClozeItem | Problem:
 
 def _cbt_items(text: str) -> Iterator[ClozeItem | Problem]:
     """Numbered sentences. The one with the blank ends an item: sentence, answer, candidates, in columns."""
-    before: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
+    sentences: list[str] = []
+    for line_number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
-            before = []
+            sentences = []
             continue
         match = NUMBERED_LINE.fullmatch(line.strip())
         if match is None:
-            yield number, "does not begin with a number"
+            yield line_number, "does not begin with a number"
             continue
         if match[1] == "1":
-            before = []
+            sentences = []
         cells = [cell.strip() for cell in match[2].split("\t") if cell.strip()]
         if len(cells) == 1 and BLANK not in cells[0]:
-            before.append(cells[0])
+            sentences.append(cells[0])
         elif len(cells) != 3:
-            yield number, f"should hold a sentence with {BLANK}, the answer and the candidates, separated by tabs"
+            yield line_number, f"should hold a sentence with {BLANK}, the answer and the candidates, separated by tabs"
         else:
-            yield _cbt_item(" ".join(before), cells[0], cells[1], cells[2].split("|"), number)
-            before = []
+            yield _cbt_item(" ".join(sentences), cells[0], cells[1], cells[2].split("|"), line_number)
+            sentences = []
 
 
 def _cbt_json_items(table: Table) -> Iterator[ClozeItem | Problem]:
     for row, line in zip(table.rows, table.lines, strict=True):
-        lacking = [key for key in ("context", "question", "answer", "candidates") if key not in row]
+        missing = [key for key in ("context", "question", "answer", "candidates") if key not in row]
         context = row.get("context")
-        if lacking:
-            yield line, f"has no {', '.join(lacking)}"
+        if missing:
+            yield line, f"has no {', '.join(missing)}"
         elif not isinstance(row["candidates"], list):
             yield line, "candidates should be a list"
         else:
-            before = " ".join(map(str, context)) if isinstance(context, list) else str(context)
-            yield _cbt_item(before, str(row["question"]), str(row["answer"]), list(map(str, row["candidates"])), line)
+            sentences = " ".join(map(str, context)) if isinstance(context, list) else str(context)
+            yield _cbt_item(sentences, str(row["question"]), str(row["answer"]), [*map(str, row["candidates"])], line)
 
 
-def _cbt_item(before: str, sentence: str, answer: str, candidates: Sequence[str], line: int) -> ClozeItem | Problem:
+def _cbt_item(sentences: str, sentence: str, answer: str, candidates: Sequence[str], line: int) -> ClozeItem | Problem:
     if sentence.count(BLANK) != 1:
         return line, f"should hold {BLANK} once"
     if answer not in candidates:
         return line, f'the answer "{answer}" is not among the candidates'
-    text = f"{before} {sentence}".strip()
-    start, rest = text.split(BLANK)
-    context = start.rstrip()
-    return ClozeItem(context, tuple(start[len(context):] + word + rest for word in candidates),
+    text = f"{sentences} {sentence}".strip()
+    before_blank, after_blank = text.split(BLANK)
+    context = before_blank.rstrip()
+    return ClozeItem(context, tuple(before_blank[len(context):] + word + after_blank for word in candidates),
                      candidates.index(answer), line)

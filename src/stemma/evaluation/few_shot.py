@@ -102,8 +102,9 @@ def _sample_shots(rows: Sequence[PromptExample], pool: Sequence[PromptExample] |
         sampled: list[int] = []
         if shots:
             order = np.random.default_rng([seed, index]).permutation(len(source))
-            sampled = [int(other) for other in order[:shots + 1] if pool is not None or other != index][:shots]
-        prompts.append(FewShotPrompt(row, tuple(source[other] for other in sampled)))
+            others = order if pool is not None else order[order != index]
+            sampled = others[:shots].tolist()
+        prompts.append(FewShotPrompt(row, tuple(source[shot_index] for shot_index in sampled)))
     return prompts
 
 
@@ -119,12 +120,13 @@ def _fit_context(scorer: LMScorer, template: PromptTemplate,
     if isinstance(template, GenerationTemplate):
         max_tokens -= template.tokens
     while unchecked:
-        texts, owners = [], []
+        texts, prompt_indices = [], []
         for index, prompt in unchecked.items():
             answers = ("",) if isinstance(template, GenerationTemplate) else prompt.example.answers
             texts += [prompt.to_text(template) + text for text in answers]
-            owners += [index] * len(answers)
-        too_long = {index for index, encoding in zip(owners, tokenizer.encode_batch(texts, special=False), strict=True)
+            prompt_indices += [index] * len(answers)
+        encodings = tokenizer.encode_batch(texts, special=False)
+        too_long = {index for index, encoding in zip(prompt_indices, encodings, strict=True)
                     if len(encoding.ids) > max_tokens}
         unchecked = {}
         for index in sorted(too_long):

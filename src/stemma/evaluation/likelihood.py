@@ -40,12 +40,12 @@ def score_tokens(scorer: LMScorer, texts: Sequence[np.ndarray],
     """The log-probability of every token of each text. The first is NaN if no document separator comes before it."""
     scores = [np.full(len(text), np.nan) for text in texts]
     inputs = [scorer.with_bos(text) for text in texts]
-    done = [0] * len(texts)  # scored tokens of each text
+    num_scored = [0] * len(texts)  # scored tokens of each text
     with torch.inference_mode():
         for index, values in _score_texts(scorer, inputs):
-            first = done[index] + (scorer.bos_id is None)
+            first = num_scored[index] + (scorer.bos_id is None)
             scores[index][first:first + len(values)] = values
-            done[index] += len(values)
+            num_scored[index] += len(values)
             on_progress(len(values))
     return [values[::-1] if scorer.right_to_left else values for values in scores]
 
@@ -110,9 +110,9 @@ def encode_pairs(scorer: LMScorer, contexts: Sequence[str],
     distinct = list(dict.fromkeys(contexts))
     context_ids = {text: encoding.ids for text, encoding
                    in zip(distinct, tokenizer.encode_batch(distinct, special=False), strict=True)}
-    whole = tokenizer.encode_batch([a + b for a, b in zip(contexts, continuations, strict=True)], special=False)
+    encodings = tokenizer.encode_batch([a + b for a, b in zip(contexts, continuations, strict=True)], special=False)
     pairs = []
-    for context, continuation, encoding in zip(contexts, continuations, whole, strict=True):
+    for context, continuation, encoding in zip(contexts, continuations, encodings, strict=True):
         boundary = _common_prefix_length(context_ids[context], encoding.ids)
         all_tokens = scorer.with_bos(np.array(encoding.ids, np.int64))
         boundary = max(1, boundary + (scorer.bos_id is not None))
@@ -152,17 +152,17 @@ def _score_texts(scorer: LMScorer, texts: Sequence[np.ndarray]) -> Iterator[tupl
     if scorer.has_memory:
         yield from _score_segments(scorer, texts)
         return
-    owners, windows = [], []
+    text_indices, windows = [], []
     for index, tokens in enumerate(texts):
-        new = scorer.split_windows(tokens)
-        owners += [index] * len(new)
-        windows += new
+        text_windows = scorer.split_windows(tokens)
+        text_indices += [index] * len(text_windows)
+        windows += text_windows
     pending: dict[int, np.ndarray] = {}  # windows are computed by length and yielded in order
     next_window = 0
     for index, values, _ in _score_windows(scorer, windows):
         pending[index] = values.cpu().numpy()
         while next_window in pending:
-            yield owners[next_window], pending.pop(next_window)
+            yield text_indices[next_window], pending.pop(next_window)
             next_window += 1
 
 

@@ -37,8 +37,8 @@ class LMScorer:
         model.lm_head()
         mode = decoding_mode(model.recipe)
         if mode not in ("next", "permuted") or is_seq2seq(model.recipe):
-            how = "generates a text from a source" if is_seq2seq(model.recipe) else "fills gaps"
-            raise UserError(f"{model.recipe.label} {how} and does not read from one end, so a text has no "
+            capability = "generates a text from a source" if is_seq2seq(model.recipe) else "fills gaps"
+            raise UserError(f"{model.recipe.label} {capability} and does not read from one end, so a text has no "
                             "probability under it; use a causal or permuted model (such as gpt2 or xlnet).")
         self.model = model.in_eval_mode()
         self.network = self.model.network
@@ -79,11 +79,11 @@ class LMScorer:
         """Sliding windows over a text. The first is scored whole, the others only at their new tokens. Windows are as
         long as possible, so that every later token has at least `length - stride` tokens of context."""
         last = len(tokens) - 1
-        windows, done = [], 0
-        while done < last:
-            end = min(last, done + self.stride if done else self.length)
-            windows.append(ScoringWindow(tokens[max(0, end - self.length):end + 1], end - done))
-            done = end
+        windows, scored = [], 0
+        while scored < last:
+            end = min(last, scored + self.stride if scored else self.length)
+            windows.append(ScoringWindow(tokens[max(0, end - self.length):end + 1], end - scored))
+            scored = end
         return windows
 
     def new_cache(self, keep: bool = False) -> KVCache | None:
@@ -121,7 +121,7 @@ class LMScorer:
         return self.network({"encoder": stream}, cache)[QUERY if query else "encoder"]
 
     def pad(self, rows: Sequence[np.ndarray]) -> Tensor:
-        """(B, longest): right-padded, where a causal mask hides the padding."""
+        """(B, longest), right-padded. With a causal mask no token attends to the padding."""
         padded = np.zeros((len(rows), max(map(len, rows))), np.int64)
         for index, row in enumerate(rows):
             padded[index, : len(row)] = row

@@ -90,8 +90,8 @@ def perplexity(model: Model, passages: Iterable[Passage], length: int | None = N
                              "tokens": totals.num_tokens, "words": totals.num_words, **totals.metrics()})
     seconds = time.perf_counter() - start_time
     if not total.num_tokens:
-        raise UserError("no document has more than one token, and the vocabulary has none that could stand before it, "
-                        "so there is nothing to predict; give a longer text.")
+        raise UserError("no document has more than one token, and the vocabulary has no separator to put before "
+                        "it, so there is nothing to predict; give a longer text.")
     if total.num_words == 1:
         logger.warning("the text is a single word; its perplexity says little about the model.")
     unknown = total.num_unknown / (total.num_tokens + total.num_unscored)

@@ -116,13 +116,13 @@ def decoding_spec(model: Model) -> DecodingSpec | None:
         paired = task.generation is not None and task.generation.paired
         template = parse_template((task.pair or corpus.pair) if paired else (task.single or corpus.single))
         output = [slot.name for slot in template].index("B" if paired else "A")
-        output_slot, before, after = template[output], template[:output], template[output + 1:]
-        if after:
-            eos_ids = {model.require_tokenizer().special_id(after[0].name)}
+        output_slot, slots_before, slots_after = template[output], template[:output], template[output + 1:]
+        if slots_after:
+            eos_ids = {model.require_tokenizer().special_id(slots_after[0].name)}
         if mode == "decoder":
-            prompt_slots, prefix_slots = template, [TemplateSlot(corpus.decoder_start, 0), *before]
+            prompt_slots, prefix_slots = template, [TemplateSlot(corpus.decoder_start, 0), *slots_before]
         else:
-            prompt_slots = before if paired else [*before, output_slot]
+            prompt_slots = slots_before if paired else [*slots_before, output_slot]
     return DecodingSpec(mode, tuple((_slot_token_id(model, slot), slot.segment) for slot in prompt_slots),
                         output_slot.segment, bidirectional_prompt=task.attention_mask_kind != "causal",
                         decoder_prefix=tuple(_slot_token_id(model, slot) or 0 for slot in prefix_slots),

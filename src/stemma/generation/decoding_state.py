@@ -119,7 +119,7 @@ class DecoderOnlyState(DecodingState):
     def _hidden(self, stop: int, with_query: bool) -> Tensor:
         """(R, width): the hidden state of the last position, or of the query after it, computed up to column `stop`."""
         ids = self.input_ids[:, self.num_read:stop]
-        rows, new = ids.shape
+        rows, num_new = ids.shape
         past = self.num_read - self.first_column
         position_ids, query_positions, output_positions = None, None, None
         visibility = self._visibility(stop, with_query)
@@ -132,13 +132,13 @@ class DecoderOnlyState(DecodingState):
             visibility = visibility & PaddingRule(columns >= start, past)
             position_ids = (columns[past:] - start).clamp(min=0)
         if with_query and self.permuted:
-            query_positions = torch.full((rows, 1), new, device=self.device)
+            query_positions = torch.full((rows, 1), num_new, device=self.device)
         elif not self.use_cache:
             output_positions = torch.arange(1, rows + 1, device=self.device) * ids.shape[1] - 1
         reversed_rows = torch.ones(rows, dtype=torch.bool, device=self.device) if self.right_to_left else None
         stream = Stream(ids, visibility, position_ids, self._segments(ids.shape[1]), output_positions=output_positions,
                         query_positions=query_positions, reversed_rows=reversed_rows,
-                        reuse_length=new if with_query else None)
+                        reuse_length=num_new if with_query else None)
         hidden = self.network({"encoder": stream}, self._state())
         self.num_read = stop
         return hidden["encoder" if query_positions is None else QUERY][:, -1]
@@ -155,7 +155,7 @@ class DecoderOnlyState(DecodingState):
         return torch.cat([self.segment_ids[:, self.num_read:], output], 1)[:, :length]
 
     def _visibility(self, stop: int, with_query: bool) -> Visibility:
-        new = stop - self.num_read
+        num_new = stop - self.num_read
         visibility: Visibility = Causal()
         if self.permuted:
             order = [self._permutation_rank(column) for column in range(self.num_read, stop)]
@@ -166,8 +166,8 @@ class DecoderOnlyState(DecodingState):
             # such a network has a two-sided sliding window, for output positions too
             visibility = Prefix(torch.full((len(self.input_ids),), max(0, self.prompt_length - self.num_read),
                                            device=self.device))
-        if self.cache.max_length is not None and (new > 1 or with_query):  # a single position attends to all of it
-            visibility = visibility & SlidingWindow(self.cache.max_length, new)
+        if self.cache.max_length is not None and (num_new > 1 or with_query):  # a single position attends to all of it
+            visibility = visibility & SlidingWindow(self.cache.max_length, num_new)
         return visibility
 
     def _permutation_rank(self, column: int) -> int:

@@ -35,7 +35,7 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     head = model.lm_head()
     hidden = model.hidden(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids]))
     with torch.inference_mode():
-        # rows beyond the tokenizer's vocabulary pad the embedding matrix and are no tokens
+        # rows beyond the tokenizer's vocabulary pad the embedding matrix and are not tokens
         probabilities = head(hidden[0, positions]).float().softmax(-1)[:, : tokenizer.vocab_size]
     best = probabilities.topk(min(top, probabilities.shape[-1]))
     return [{"position": position, "candidates": [{"token": tokenizer.id_to_token(int(token)),
@@ -46,11 +46,11 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
 
 def _require_masked_lm(model: Model) -> None:
     """Refuse models that were pre-trained without masks, even if their tokenizer has a mask token."""
-    objectives = {"permuted": "predicted tokens in permuted order, without a mask token",
-                  "next": "read text in one direction, without masks",
-                  "prefix": "continued texts, without masks"}
+    pretraining = {"permuted": "predicted tokens in permuted order, without a mask token",
+                   "next": "read text in one direction, without masks",
+                   "prefix": "continued texts, without masks"}
     mode = decoding_mode(model.recipe)
-    if mode in objectives:
-        raise UserError(f"{model.recipe.label} cannot fill a mask: in pre-training it {objectives[mode]}. "
+    if mode in pretraining:
+        raise UserError(f"{model.recipe.label} cannot fill a mask: in pre-training it {pretraining[mode]}. "
                         "`stemma generate MODEL \"...\"` continues the words before the gap; to fill masks take a "
                         "masked language model, such as bert.")

@@ -56,8 +56,7 @@ def stream(model: Model, prompt: Prompt, **options: Any) -> Iterator[str]:
     """The completion of one prompt, as an iterator over pieces of text."""
     settings = GenerationOptions(**options)
     if settings.beams > 1 or settings.completions > 1:
-        raise UserError("only one text can be streamed, and beams or several completions are known at the end; use "
-                        "generate for these.")
+        raise UserError("only one text can be streamed; for beams or several completions, use generate.")
     return _stream_text(GenerationJob(model, [prompt], settings))
 
 
@@ -72,7 +71,7 @@ def _stream_text(job: GenerationJob) -> Iterator[str]:
 @dataclass(frozen=True)
 class BatchRow:
     prompt_index: int
-    completion_index: int  # counts all completions of equal prompts, so that each samples with other numbers
+    completion_index: int  # counts all completions of equal prompts, so that each samples with other random numbers
 
 
 class GenerationJob:
@@ -98,11 +97,10 @@ class GenerationJob:
 
     def batches(self) -> Iterator[list[BatchRow]]:
         """Batches of prompts of similar length, longest first; of equal length if the network needs it."""
-        beams = self.options.beams > 1
         counts: Counter[tuple[int, ...]] = Counter()
         rows = []
         for prompt, ids in enumerate(self.prompts):
-            for _ in range(1 if beams else self.options.completions):
+            for _ in range(1 if self.options.beams > 1 else self.options.completions):
                 rows.append(BatchRow(prompt, counts[tuple(ids)]))
                 counts[tuple(ids)] += 1
         rows.sort(key=lambda row: -len(self.prompts[row.prompt_index]))
@@ -124,7 +122,8 @@ class GenerationJob:
         completions = [self.new_completion(row.prompt_index) for row in batch]
         for _ in self.sample_batch(batch, completions):
             pass
-        return [_finish_completion(partial, row.prompt_index) for row, partial in zip(batch, completions, strict=True)]
+        return [_finish_completion(completion, row.prompt_index)
+                for row, completion in zip(batch, completions, strict=True)]
 
     @torch.inference_mode()
     def sample_batch(self, batch: list[BatchRow],
@@ -185,6 +184,7 @@ def require_generative(model: Model) -> DecodingSpec:
     return spec
 
 
-def _finish_completion(partial: PartialCompletion, prompt: int) -> Completion:
-    assert partial.finish_reason is not None
-    return Completion(partial.text, tuple(partial.tokens), partial.log_probability, partial.finish_reason, prompt)
+def _finish_completion(completion: PartialCompletion, prompt_index: int) -> Completion:
+    assert completion.finish_reason is not None
+    return Completion(completion.text, tuple(completion.tokens), completion.log_probability, completion.finish_reason,
+                      prompt_index)

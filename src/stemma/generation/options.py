@@ -63,7 +63,7 @@ class GenerationOptions:
         if self.greedy and sampling:
             yield "greedy", f"takes the likeliest token, so {_join_names(sampling)} would do nothing; leave out either"
         if self.beams > 1 and sampling:
-            yield "beams", f"searches and draws nothing, so {_join_names(sampling)} would do nothing; leave out either"
+            yield "beams", f"does not sample, so {_join_names(sampling)} would do nothing; leave out either"
         if self.beams > 1 and self.greedy:
             yield "beams", f"{self.beams} beams and greedy search exclude each other (greedy is 1 beam)"
         if self.greedy and self.completions > 1:
@@ -78,7 +78,7 @@ class GenerationOptions:
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
         for name, minimum in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
-                            ("batch", 1), ("places", 1), ("seed", 0)):
+                              ("batch", 1), ("places", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < minimum:
                 yield name, f"must be {minimum} or more, not {value}"

@@ -60,20 +60,21 @@ class PartialCompletion:
         if stops:
             self.finish_reason = "stop"
             return self._pending[:min(stops)]
-        held = 0 if self.finish_reason else max(map(self._stop_prefix_length, self.stop_strings), default=0)
-        end = len(self._pending) - held
+        held_back = 0 if self.finish_reason else max(map(self._stop_prefix_length, self.stop_strings), default=0)
+        end = len(self._pending) - held_back
         piece, self._pending = self._pending[:end], self._pending[end:]
         return piece
 
     def _decode_pending(self, tokenizer: Tokenizer) -> str:
         """The newly decodable text."""
-        before = tokenizer.decode(self._ids[self._first:self._num_emitted])
-        now = tokenizer.decode(self._ids[self._first:])
-        incomplete = now.endswith(REPLACEMENT_CHARACTER) and len(self._ids) - self._num_emitted < MAX_CHARACTER_TOKENS
-        if len(now) <= len(before) or incomplete and not self.finish_reason:
+        emitted = tokenizer.decode(self._ids[self._first:self._num_emitted])
+        decoded = tokenizer.decode(self._ids[self._first:])
+        incomplete = decoded.endswith(REPLACEMENT_CHARACTER) \
+            and len(self._ids) - self._num_emitted < MAX_CHARACTER_TOKENS
+        if len(decoded) <= len(emitted) or incomplete and not self.finish_reason:
             return ""
         self._first, self._num_emitted = self._num_emitted, len(self._ids)
-        return now[len(before):]
+        return decoded[len(emitted):]
 
     def _stop_prefix_length(self, stop: str) -> int:
         """The length of the longest suffix of the pending text that is a prefix of the stop string."""
@@ -90,8 +91,8 @@ class BackwardCompletion(PartialCompletion):
             return ""
         output = self._ids[len(self.prompt):][::-1]
         prompt = self.prompt[::-1]  # self.prompt is right-to-left, as the model reads it
-        whole = self.tokenizer.decode([*output, *prompt])
-        text = whole[:len(whole) - len(self.tokenizer.decode(prompt))]
+        full_text = self.tokenizer.decode([*output, *prompt])
+        text = full_text[:len(full_text) - len(self.tokenizer.decode(prompt))]
         start = max((index + len(stop) for stop in self.stop_strings if (index := text.rfind(stop)) >= 0), default=None)
         if start is not None:
             self.finish_reason, text = "stop", text[start:]
@@ -146,10 +147,10 @@ def encode(model: Model, text: str) -> list[int]:
     unknown_token = tokenizer.id_to_token(unknown_id or 0)
     unknown = [text[slice(*offsets)] for token, offsets in zip(encoding.ids, encoding.offsets, strict=True)
                if token == unknown_id]
-    lacking = [part for part in dict.fromkeys(unknown) if part != unknown_token]
-    if lacking:
+    missing = [part for part in dict.fromkeys(unknown) if part != unknown_token]
+    if missing:
         logger.warning(
-            f"the vocabulary lacks {', '.join(map(repr, lacking[:10]))}{', ...' if len(lacking) > 10 else ''}; the "
+            f"the vocabulary lacks {', '.join(map(repr, missing[:10]))}{', ...' if len(missing) > 10 else ''}; the "
             f"model reads {unknown_token} there.")
     if encoding.ids:
         return encoding.ids

@@ -73,6 +73,6 @@ def filter_top_k_top_p(probabilities: Tensor, top_k: int | None, top_p: float | 
             likely, tokens = probabilities.sort(descending=True)
         total = probabilities.sum(-1, keepdim=True)
     if top_p is not None and top_p < 1:
-        before = likely.cumsum(-1) - likely  # the token that crosses top_p is included
-        likely = likely * (before < top_p * total)
+        cumulative_before = likely.cumsum(-1) - likely  # the token that crosses top_p is included
+        likely = likely * (cumulative_before < top_p * total)
     return likely, tokens

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stemma.corpus.translation_direction import DirectionDetector, read_directions
 from stemma.device import choose_device
-from stemma.errors import UserError
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError, first_problems
 from stemma.exchange.load import load, resolve_model_folder
 from stemma.generation.decoding_mode import DecodingSpec, decoding_spec
 from stemma.generation.generate import Completion, GenerationJob
@@ -26,8 +26,7 @@ from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 8  # lines that a message lists at most
-Watch = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class TranslationResult(Hypothesis):
 
 def translate(model: Model | str | Path, lines: str | Sequence[str], *, directions: DirectionDetector | None = None,
               line_names: Sequence[str] | None = None,
-              on_progress: Watch = lambda lines: None, **choices: object) -> list[TranslationResult]:
+              on_progress: OnProgress = lambda lines: None, **choices: object) -> list[TranslationResult]:
     """A translation for each line, in order; that of an empty line is empty. `choices` are the fields of
     `TranslationOptions`, `line_names` are for messages, and `on_progress` gets the number of lines that are done."""
     options = TranslationOptions(**choices)  # type: ignore[arg-type]
@@ -65,12 +64,12 @@ def translate(model: Model | str | Path, lines: str | Sequence[str], *, directio
     job = GenerationJob(model, rows, options.generation_options(limits), limits)
     with progress_stage("translating", len(rows), "lines") as work:
         for batch in job.batches():
-            best: dict[int, list[Hypothesis]] = {}
+            hypotheses: dict[int, list[Hypothesis]] = {}
             for completion in job.complete(batch):
-                best.setdefault(line_indices[completion.prompt_index], []).append(_to_hypothesis(completion))
-            for index, (first, *others) in best.items():
+                hypotheses.setdefault(line_indices[completion.prompt_index], []).append(_to_hypothesis(completion))
+            for index, (first, *alternatives) in hypotheses.items():
                 results[index] = TranslationResult(first.text, first.tokens, first.log_probability, lines[index],
-                                                   tuple(others))
+                                                   tuple(alternatives))
             on_progress(len(batch))
             work.advance(len(batch))
     return results
@@ -80,9 +79,9 @@ def require_seq2seq(model: Model) -> DecodingSpec:
     """The model's decoding spec; refuses a model that is not sequence to sequence."""
     spec = decoding_spec(model)
     if spec is None or not spec.is_seq2seq:
-        can = "reads a text and does not generate one" if spec is None else \
+        capability = "reads a text and does not generate one" if spec is None else \
             "continues a prompt (`stemma generate`) and does not translate a source"
-        raise UserError(f"{model.recipe.label} {can}; train a model that translates with `stemma pretrain "
+        raise UserError(f"{model.recipe.label} {capability}; train a model that translates with `stemma pretrain "
                         "transformer@mini --corpus SOURCE --target TARGET --out RUN`.")
     model.lm_head()
     return spec
@@ -93,27 +92,27 @@ def _encode_lines(model: Model, spec: DecodingSpec, lines: Sequence[str], names:
     """The token ids of each line that is not empty, by line index."""
     tokenizer = model.require_tokenizer()
     texts = [line.strip() for line in lines]
-    bare = [encoding.ids for encoding in tokenizer.encode_batch(texts, special=False)]
-    if empty := [name for name, row in zip(names, bare, strict=True) if not row]:
+    unprefixed = [encoding.ids for encoding in tokenizer.encode_batch(texts, special=False)]
+    if empty := [name for name, row in zip(names, unprefixed, strict=True) if not row]:
         logger.warning(f"{_join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
                        f"{'is its translation' if len(empty) == 1 else 'are their translations'}.")
     if directions is not None and not options.force:
-        _refuse_swapped(directions, bare, names)
+        _refuse_swapped(directions, unprefixed, names)
     prefixed = [encoding.ids for encoding in tokenizer.encode_batch([options.prefix + text for text in texts],
-                                                                    special=False)] if options.prefix else bare
-    rows = {index: row for index, row in enumerate(prefixed) if bare[index]}
+                                                                    special=False)] if options.prefix else unprefixed
+    rows = {index: row for index, row in enumerate(prefixed) if unprefixed[index]}
     unknown = tokenizer.special_token_ids.get("unknown")
-    if lacking := [names[index] for index, row in rows.items() if unknown in row]:
-        logger.warning(f"the vocabulary lacks some characters of {_join_names(lacking)}; the model reads "
+    if with_unknown := [names[index] for index, row in rows.items() if unknown in row]:
+        logger.warning(f"the vocabulary lacks some characters of {_join_names(with_unknown)}; the model reads "
                        f"{tokenizer.id_to_token(unknown or 0)} there.")
     return _truncate_or_refuse(model, spec, rows, names, options)
 
 
 def _refuse_swapped(directions: DirectionDetector, rows: Sequence[Sequence[int]], names: Sequence[str]) -> None:
     if swapped := directions.find_swapped(rows):
-        which = f"{names[swapped[0]]} looks" if len(swapped) == 1 else \
+        subject = f"{names[swapped[0]]} looks" if len(swapped) == 1 else \
             f"{len(swapped):,} of {len(rows):,} lines (the first is {names[swapped[0]]}) look"
-        raise UserError(f"{which} like the language that this model translates into, not like the one it translates "
+        raise UserError(f"{subject} like the language that this model translates into, not like the one it translates "
                         "from; swap the two, or insist with --force.")
 
 
@@ -125,12 +124,11 @@ def _truncate_or_refuse(model: Model, spec: DecodingSpec, rows: dict[int, list[i
     if not long:
         return rows
     if not options.crop:
-        problems = [(names[index], f"{len(rows[index]):,} tokens") for index in long[:SHOWN]]
-        problems += [("", f"and {len(long) - SHOWN:,} more")] if len(long) > SHOWN else []
+        problems = [(names[index], f"{len(rows[index]):,} tokens") for index in long]
         advice = f"{model.recipe.label} reads at most {limit:,} tokens; shorten or split it, or cut it off with --crop"
         if len(long) == 1:
             raise UserError(f"{names[long[0]]} is {len(rows[long[0]]):,} tokens long and {advice}.")
-        raise UserError(f"{len(long):,} sources are too long: {advice}", problems)
+        raise UserError(f"{len(long):,} sources are too long: {advice}", first_problems(problems))
     logger.warning(f"{_join_names([names[index] for index in long])} {'was' if len(long) == 1 else 'were'} truncated "
                    f"to {limit:,} tokens.")
     return {index: row[:limit] for index, row in rows.items()}
@@ -139,7 +137,8 @@ def _truncate_or_refuse(model: Model, spec: DecodingSpec, rows: dict[int, list[i
 def _join_names(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
-    return f"{len(names):,} lines ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''})"
+    ellipsis = ", ..." if len(names) > MAX_PROBLEMS_SHOWN else ""
+    return f"{len(names):,} lines ({', '.join(names[:MAX_PROBLEMS_SHOWN])}{ellipsis})"
 
 
 def _to_hypothesis(completion: Completion) -> Hypothesis:

@@ -41,35 +41,38 @@ class NoEffectRule(NamedTuple):
 
 NO_EFFECT_RULES = (
     NoEffectRule("corpus.first_phase*",
-                 lambda all, _: all.corpus.first_phase if all.corpus.first_phase is not None and
-                 all.corpus.first_phase.sequence_length < all.corpus.sequence_length else None,
+                 lambda settings, _: settings.corpus.first_phase if settings.corpus.first_phase is not None and
+                 settings.corpus.first_phase.sequence_length < settings.corpus.sequence_length else None,
                  "rows of the first phase are not shorter than the others here"),
     NoEffectRule("corpus.short_probability",
-                 lambda all, _: any(packing_settings(kind).shortens for kind in all.packings().values())
-                 and all.corpus.short_probability, "only the packing segment_pair shortens rows"),
-    NoEffectRule("corpus.pair", lambda all, _: all.templates().get("corpus.pair"),
+                 lambda settings, _: any(packing_settings(kind).shortens for kind in settings.packings().values())
+                 and settings.corpus.short_probability, "only the packing segment_pair shortens rows"),
+    NoEffectRule("corpus.pair", lambda settings, _: settings.templates().get("corpus.pair"),
                  "no row of pre-training has a text pair"),
-    NoEffectRule("corpus.decoder_start", lambda all, _: all.network.decoder and all.corpus.decoder_start,
+    NoEffectRule("corpus.decoder_start", lambda settings, _: settings.network.decoder and settings.corpus.decoder_start,
                  "there is no decoder"),
-    NoEffectRule("network.position.maximum", lambda all, _: all.corpus.sequence_length,
+    NoEffectRule("network.position.maximum", lambda settings, _: settings.corpus.sequence_length,
                  "no row of pre-training is longer than the sequence length"),
-    NoEffectRule("network.position.offset", lambda all, _: None,
+    NoEffectRule("network.position.offset", lambda settings, _: None,
                  "it only decides which rows of the position embedding are unused"),
-    NoEffectRule("network.position.counts", lambda all, _: None, "they differ only with padding on the left"),
-    NoEffectRule("network.position.clamp", lambda all, _: _max_distance(all), "no two positions are that far apart"),
-    NoEffectRule("network.embedding.segments", lambda all, _: min(all.network.embedding.segments, _num_segments(all)),
+    NoEffectRule("network.position.counts", lambda settings, _: None, "they differ only with padding on the left"),
+    NoEffectRule("network.position.clamp", lambda settings, _: _max_distance(settings),
+                 "no two positions are that far apart"),
+    NoEffectRule("network.embedding.segments",
+                 lambda settings, _: min(settings.network.embedding.segments, _num_segments(settings)),
                  "no row has that many segments"),
     NoEffectRule("network.embedding.tasks",
-                 lambda all, _: any(task.task_id is not None for task in all.objective.values())
-                 and all.network.embedding.tasks, "no objective has a task embedding"),
+                 lambda settings, _: any(task.task_id is not None for task in settings.objective.values())
+                 and settings.network.embedding.tasks, "no objective has a task embedding"),
     NoEffectRule("network.embedding.query",
-                 lambda all, _: any(task.needs_query_stream for task in all.objective.values()),
+                 lambda settings, _: any(task.needs_query_stream for task in settings.objective.values()),
                  "no objective uses a query stream"),
     NoEffectRule("network.embedding.shrink",
-                 lambda all, _: all.network.embedding.cutoffs and all.network.embedding.shrink,
+                 lambda settings, _: settings.network.embedding.cutoffs and settings.network.embedding.shrink,
                  "the embedding is not adaptive"),
     NoEffectRule("network.attention.head_width",
-                 lambda all, _: all.network.attention.head_width or all.network.width // all.network.heads,
+                 lambda settings, _: settings.network.attention.head_width
+                 or settings.network.width // settings.network.heads,
                  "heads have the same width without it"),
     NoEffectRule("objective.*.ngrams", lambda _, task: "ngram" in task.unit and task.ngrams, "no n-grams are masked"),
     NoEffectRule("objective.*.geometric", lambda _, task: task.unit == "span" and task.geometric,
@@ -115,8 +118,8 @@ def ablation_variants(parent_name: str | None, child_name: str, size: str | None
                 continue
             no_effect = [no_effect_reason(change, base, variant) for change in group.changes]
             if all(no_effect):
-                why = "; ".join(dict.fromkeys(filter(None, no_effect)))
-                impossible.append({"variant": name, "why": f"it would be {base.label} again: {why}"})
+                reason = "; ".join(dict.fromkeys(filter(None, no_effect)))
+                impossible.append({"variant": name, "why": f"it would be {base.label} again: {reason}"})
             else:
                 variants.append(Variant(name, variant, role, group.name))
     differences = diff(parent, child)
@@ -152,8 +155,8 @@ def excluded_changes(parent: Recipe, child: Recipe, published_parent: Recipe, pu
                 else f"both have {format_value(value)}"
             reasons[key] = have + (", as you set it" if key in shared
                                    else f" at size {child.size}" if child.size else "")
-        elif why := no_effect_reason(change, parent, child):
-            reasons[key] = why
+        elif reason := no_effect_reason(change, parent, child):
+            reasons[key] = reason
     return list(reasons.items())
 
 
@@ -162,9 +165,9 @@ def no_effect_reason(change: RecipeChange, a: Recipe, b: Recipe) -> str | None:
     for rule in NO_EFFECT_RULES:
         if fnmatchcase(change.key, rule.keys):
             name = change.key.split(".")[1]
-            before, after = (rule.effective_value(recipe.settings, recipe.settings.objective.get(name))
-                             for recipe in (a, b))
-            return rule.reason if before == after else None
+            value_a, value_b = (rule.effective_value(recipe.settings, recipe.settings.objective.get(name))
+                                for recipe in (a, b))
+            return rule.reason if value_a == value_b else None
     return None
 
 
@@ -183,20 +186,21 @@ def _max_distance(settings: RecipeSettings) -> int | None:
 def _keys(group: ChangeGroup, differences: Sequence[RecipeChange]) -> Iterator[str]:
     """The group's changes as `stemma diff` prints them; a table with only defaults is listed by its name."""
     for change in group.changes:
-        yield from map(_format_change, [one for one in differences if f"{one.key}.".startswith(f"{change.key}.")]
-                       or [change])
+        within = [difference for difference in differences if f"{difference.key}.".startswith(f"{change.key}.")]
+        yield from map(_format_change, within or [change])
 
 
 def _format_change(change: RecipeChange) -> str:
-    before, after = ("" if one is None or isinstance(one, Mapping) else format_value(one)
-                     for one in (change.before, change.after))
+    before, after = ("" if value is None or isinstance(value, Mapping) else format_value(value)
+                     for value in (change.before, change.after))
     if change.after is None:
         return f"- {change.key}"
     return f"+ {change.key} {after}".rstrip() if change.before is None else f"~ {change.key} {before} -> {after}"
 
 
 def _reason(error: UserError) -> str:
-    problems = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
+    problems = [f"{location}: {problem}" if location else problem for location, problem in error.problems]
+    problems = problems or [error.message]
     more = [f"and {len(problems) - 2} more"] if len(problems) > 2 else []
     return "; ".join([*problems[:2], *more])
 

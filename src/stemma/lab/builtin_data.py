@@ -30,8 +30,8 @@ MANIFEST, TEXT = "own_text.json", "train.txt"
 TASKS = {"damage": "classify", "module": "classify", "order": "pair"}  # the kind of each in `stemma finetune`
 NUM_TRAIN, NUM_DEV = 1200, 600  # examples of a task; fewer, in the same proportion, if the text is too small
 PACKAGES = 8
-HELD_OUT_SHARE = 0.1  # fraction of the pages outside of those packages
-NUM_REPLACED = 4  # words of a corrupted sentence: a model that trained for a few minutes can tell
+HELD_OUT_FRACTION = 0.1  # fraction of the pages outside of those packages
+NUM_REPLACED = 4  # words of a corrupted sentence; fewer are too hard for a model that trained for a few minutes
 
 Row = tuple[str, ...]  # the texts, and last the label
 
@@ -83,7 +83,7 @@ def split_pages(pages: Sequence[DocPage], seed: int) -> tuple[list[DocPage], lis
     half_names = {page.name for name in largest for page in halves[name]}
     inside = [page for page in pages if page.group in largest]
     train, held_out = python_docs.split_pages([page for page in pages if page.group not in largest], seed,
-                                              HELD_OUT_SHARE)
+                                              HELD_OUT_FRACTION)
     return ([*(page for page in inside if page.name not in half_names), *train],
             [*(page for page in inside if page.name in half_names), *held_out], sorted(largest))
 
@@ -91,18 +91,18 @@ def split_pages(pages: Sequence[DocPage], seed: int) -> tuple[list[DocPage], lis
 def make_tasks(train: Sequence[DocPage], held_out: Sequence[DocPage], packages: Sequence[str],
                seed: int) -> dict[str, dict[str, list[Row]]]:
     """Every task as {"train": rows, "dev": rows}; the first row is the header."""
-    known = {sentence.casefold() for page in train for sentence in page.sentences}
+    train_sentences = {sentence.casefold() for page in train for sentence in page.sentences}
     counts = probe_task.count_words(sentence for page in train for sentence in page.sentences)
     rng = np.random.default_rng(seed)
-    return {"damage": _word_replacement_task(held_out, known, counts, seed),
-            "module": _package_task(held_out, known, packages, rng),
-            "order": _sentence_order_task(held_out, known, rng)}
+    return {"damage": _word_replacement_task(held_out, train_sentences, counts, seed),
+            "module": _package_task(held_out, train_sentences, packages, rng),
+            "order": _sentence_order_task(held_out, train_sentences, rng)}
 
 
-def _word_replacement_task(pages: Sequence[DocPage], known: set[str], counts: dict[str, int],
+def _word_replacement_task(pages: Sequence[DocPage], exclude: set[str], counts: dict[str, int],
                            seed: int) -> dict[str, list[Row]]:
     rng, vocabulary = np.random.default_rng(seed), probe_task.Vocabulary(counts)
-    sentences = [sentence for sentence in _usable_sentences((s for page in pages for s in page.sentences), known)
+    sentences = [sentence for sentence in _usable_sentences((s for page in pages for s in page.sentences), exclude)
                  if probe_task.replace_words(sentence, NUM_REPLACED, vocabulary, rng) is not None]
     train, dev = _sizes(len(sentences), 2)
     probe = probe_task.make_probe("replaced_words", sentences, counts, seed, train, dev, NUM_REPLACED)
@@ -110,10 +110,10 @@ def _word_replacement_task(pages: Sequence[DocPage], known: set[str], counts: di
             for split, examples in (("train", probe.train), ("dev", probe.test))}
 
 
-def _package_task(pages: Sequence[DocPage], known: set[str], packages: Sequence[str],
+def _package_task(pages: Sequence[DocPage], exclude: set[str], packages: Sequence[str],
                   rng: np.random.Generator) -> dict[str, list[Row]]:
     """Equally many sentences of each package, split into train and dev."""
-    seen: set[str] = set(known)
+    seen: set[str] = set(exclude)
     sentences = {}
     for name in packages:
         sentences[name] = _usable_sentences((s for page in pages if page.group == name for s in page.sentences), seen)
@@ -127,11 +127,11 @@ def _package_task(pages: Sequence[DocPage], known: set[str], packages: Sequence[
     return {split: [("text", "label"), *_shuffle(split_rows, rng)] for split, split_rows in rows.items()}
 
 
-def _sentence_order_task(pages: Sequence[DocPage], known: set[str], rng: np.random.Generator) -> dict[str, list[Row]]:
+def _sentence_order_task(pages: Sequence[DocPage], exclude: set[str], rng: np.random.Generator) -> dict[str, list[Row]]:
     pairs = []
     for page in pages:
-        usable = set(_usable_sentences(page.sentences, known))
-        known = known | {sentence.casefold() for sentence in usable}
+        usable = set(_usable_sentences(page.sentences, exclude))
+        exclude = exclude | {sentence.casefold() for sentence in usable}
         lines = [" ".join(line.split()) for line in page.sentences]
         index = 0
         while index + 1 < len(lines):
@@ -158,9 +158,9 @@ def _half_package(pages: Sequence[DocPage], rng: np.random.Generator) -> list[Do
     return half
 
 
-def _usable_sentences(sentences: Iterable[str], known: Iterable[str] = ()) -> list[str]:
-    """Sentences of suitable length, without those in `known` and without duplicates; case is ignored."""
-    seen, usable = set(known), []
+def _usable_sentences(sentences: Iterable[str], exclude: Iterable[str] = ()) -> list[str]:
+    """Sentences of suitable length, without those in `exclude` and without duplicates; case is ignored."""
+    seen, usable = set(exclude), []
     for sentence in sentences:
         words = sentence.split()
         key = " ".join(words).casefold()

@@ -43,9 +43,9 @@ CHECKPOINTS = "checkpoints"
 class CellRunner:
     """Runs the cells of one experiment."""
 
-    def __init__(self, experiment: Experiment, shared: TextSplit, costs: VariantCosts, show: bool,
+    def __init__(self, experiment: Experiment, text_split: TextSplit, costs: VariantCosts, show: bool,
                  training: Training | None = None):
-        self.experiment, self.shared, self.costs, self.show = experiment, shared, costs, show
+        self.experiment, self.text_split, self.costs, self.show = experiment, text_split, costs, show
         self.training = training  # how to train an existing run folder; None: the plain training loop
         self.logged = set[str]()  # messages so far: cells are similar, so each message is logged once
 
@@ -81,10 +81,10 @@ class CellRunner:
         """Recipe and run.json of a cell's pre-training."""
         unit, amount = run_budget(self.experiment.allowance, self.costs.step_cost(cell.variant).flops)
         recipe = self.with_lab_logging(cell.variant.recipe)
-        shared = self.shared
-        plan = RunConfig(shared.corpus, list(shared.text), Budget(unit, amount), cell.seed,
-                         reading=shared.reading_options)
-        if shared.corpus:
+        text_split = self.text_split
+        plan = RunConfig(text_split.corpus, list(text_split.text), Budget(unit, amount), cell.seed,
+                         reading=text_split.reading_options)
+        if text_split.corpus:
             corpus = self.costs.corpus(cell.variant)
             recipe, plan = adopt_tokenizer(recipe, corpus), replace(plan, fingerprint=corpus.fingerprint)
         return recipe, plan
@@ -102,7 +102,7 @@ class CellRunner:
         cell's working time so far."""
         if cell.scores() is not None:
             return
-        scores = held_out_scores(load(cell.run, choose_device()), self.shared.eval_chunks)
+        scores = held_out_scores(load(cell.run, choose_device()), self.text_split.eval_chunks)
         cost = self.costs.step_cost(cell.variant)
         result = {"scores": scores_to_json(scores), "digest": sha256(cell.run / MODEL / SAFETENSORS),
                   "flops_a_step": cost.flops, "span": [started_at, time.time()], "before": earlier_seconds}

@@ -87,9 +87,9 @@ class Cell:
             self.task_scores(task) is not None for task in experiment.tasks)
 
 
-def experiment_cells(experiment: Experiment, shared: TextSplit, folder: Path) -> list[Cell]:
+def experiment_cells(experiment: Experiment, text_split: TextSplit, folder: Path) -> list[Cell]:
     """All cells, seed by seed, so that a lab which is stopped early has all variants of the first seeds."""
-    inputs = {variant.name: [recipe_digest(variant), shared.digest, asdict(experiment.allowance)]
+    inputs = {variant.name: [recipe_digest(variant), text_split.digest, asdict(experiment.allowance)]
               for variant in experiment.variants}
     return [Cell(variant, seed, folder / CELLS / short_digest(FORMAT, *inputs[variant.name], seed,
                                                               *([] if variant.pretrained else [variant.role])))
@@ -136,8 +136,8 @@ def scores_to_json(scores: dict[str, Score]) -> dict[str, Any]:
 
 
 def scores_from_json(stored: dict[str, Any]) -> dict[str, Score]:
-    return {key: Score(one["value"], tuple((above, below) for above, below in one["parts"]))
-            for key, one in stored.items()}
+    return {key: Score(entry["value"], tuple((above, below) for above, below in entry["parts"]))
+            for key, entry in stored.items()}
 
 
 def run_budget(budget: ComputeBudget, flops_per_step: float) -> tuple[str, float]:

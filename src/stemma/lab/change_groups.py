@@ -120,10 +120,10 @@ def regroup(groups: Sequence[ChangeGroup], merge: Sequence[Sequence[str]], split
     def matching_groups(name: str) -> list[ChangeGroup]:
         matches = [group for group in result if group.matches(name)]
         if not matches:
-            why = [reason for key, reason in excluded.items() if _within(key, name) or _within(name, key)]
-            known = [*(group.name for group in groups), *(change.key for group in groups for change in group.changes)]
-            problems.append((name, f"is in no group: {why[0]}" if why else
-                             f"is no change between the two.{did_you_mean(name, known)}"))
+            reasons = [reason for key, reason in excluded.items() if _within(key, name) or _within(name, key)]
+            names = [*(group.name for group in groups), *(change.key for group in groups for change in group.changes)]
+            problems.append((name, f"is in no group: {reasons[0]}" if reasons else
+                             f"is no change between the two.{did_you_mean(name, names)}"))
         return matches
 
     for name in split:
@@ -209,8 +209,8 @@ def _coupled_changes(changes: Sequence[RecipeChange], parent: Recipe, child: Rec
     for change in changes:
         if change.key.endswith(".kind"):
             yield matching(change.key.removesuffix("kind") + "*")
-    for family in KEY_GROUPS:
-        yield matching(*family)
+    for keys in KEY_GROUPS:
+        yield matching(*keys)
     for group in dict.fromkeys([*parent.settings.key_groups(), *child.settings.key_groups()]):
         yield matching(*group)
     for part, needs_part in PART_USERS.items():
@@ -227,7 +227,7 @@ def _coupled_objectives(parent: Recipe, child: Recipe, keys: set[str]) -> Iterat
     common = [name for name in after if name in before]
     objectives = {**before, **after}
 
-    def rows(name: str) -> tuple[Any, ...]:
+    def row_key(name: str) -> tuple[Any, ...]:
         """Objectives with equal values here share their rows."""
         task = objectives[name]
         return task.packing, task.attention_mask_kind, task.single, task.pair, task.task_id
@@ -237,18 +237,18 @@ def _coupled_objectives(parent: Recipe, child: Recipe, keys: set[str]) -> Iterat
 
     for old in removed:
         yield [old, *(new for new in added if objectives[old].rearranges_text and objectives[new].rearranges_text
-                      and rows(new) == rows(old))]
+                      and row_key(new) == row_key(old))]
     if predicting(before) and predicting(before) <= set(removed) and predicting(after) <= set(added):
         yield [*predicting(before), *predicting(after)]
-    common_rows = {rows(name) for name in common}
+    common_row_keys = {row_key(name) for name in common}
     for names in (removed, added) if common else ():
         for name in names:
-            if rows(name) not in common_rows:
-                yield [other for other in names if rows(other) == rows(name)]
+            if row_key(name) not in common_row_keys:
+                yield [other for other in names if row_key(other) == row_key(name)]
     for name in common:
         if {f"objective.{name}{end}" for end in STAGE_KEYS} & keys:
             yield [name, *(other for other in (*removed, *added)
-                           if rows(other) == rows(name) and _is_staged(objectives[other]))]
+                           if row_key(other) == row_key(name) and _is_staged(objectives[other]))]
 
 
 def _is_staged(task: ObjectiveSettings) -> bool:
@@ -275,7 +275,7 @@ def _group(changes: Sequence[RecipeChange]) -> ChangeGroup:
     keys = [change.key for change in changes]
     tasks = [change for change in changes if change.key.startswith("objective.") and change.key.count(".") == 1]
     tables = [key.removesuffix(".kind") for key in keys if key.endswith(".kind")]
-    ordered = [key for family in KEY_GROUPS for pattern in family for key in keys if fnmatchcase(key, pattern)]
+    ordered = [key for group_keys in KEY_GROUPS for pattern in group_keys for key in keys if fnmatchcase(key, pattern)]
     if len(keys) == 1:
         name = keys[0]
     elif tasks:

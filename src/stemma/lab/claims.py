@@ -59,13 +59,13 @@ class Claim(Settings):
     tokens: Count = 2_000_000  # of each cell
     seeds: Count = 3
     quick: bool = False  # apply SMALL_BUDGET_CHANGES to all variants
-    changes: list[str] = []  # of all variants, after those
+    changes: list[str] = []  # of all variants; they override SMALL_BUDGET_CHANGES
     variants: list[dict[str, Any]]
     measure: Literal["pseudo_bits_per_byte", "bits_per_byte", "task"]
     tasks: list[str] = []  # built-in tasks; the first one decides if the metric is "task"
-    better: str | None = None  # which variant the paper found better,
-    worse: str | None = None  # and than which;
-    equal: list[str] | None = None  # or two variants that it found equal
+    better: str | None = None  # the variant that the paper found better
+    worse: str | None = None  # the variant that it found worse
+    equal: list[str] | None = None  # instead of `better` and `worse`: two variants that it found equal
     margin: Positive | None = None  # the largest difference that counts as equal, in the metric's unit
 
     @property
@@ -107,9 +107,9 @@ def find_claim(name_or_path: str) -> Claim:
     """A claim by its name, or the path of a .toml file."""
     if name_or_path.endswith(".toml"):
         return read_claim(Path(name_or_path))
-    known = [path.stem for path in CLAIMS.glob("*.toml")]
-    if name_or_path not in known:
-        raise UserError(f'no claim "{name_or_path}".{did_you_mean(name_or_path, known)} `stemma claims` lists all of '
+    names = [path.stem for path in CLAIMS.glob("*.toml")]
+    if name_or_path not in names:
+        raise UserError(f'no claim "{name_or_path}".{did_you_mean(name_or_path, names)} `stemma claims` lists all of '
                         "them; a claim of your own is named by the path of its .toml file.")
     return read_claim(CLAIMS / f"{name_or_path}.toml")
 
@@ -165,8 +165,8 @@ def _recipe_problems(claim: Claim) -> Problems:
         try:
             resolved[variant.name] = claim.resolve(variant)
         except UserError as error:
-            reasons = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
-            problems += [(f"variants.{variant.name}", reason) for reason in reasons]
+            reasons = [f"{location}: {problem}" if location else problem for location, problem in error.problems]
+            problems += [(f"variants.{variant.name}", reason) for reason in reasons or [error.message]]
     names = list(resolved)
     problems += [("variants", f"{a} and {b} come to the same recipe at size {claim.size}")
                  for index, a in enumerate(names) for b in names[index + 1:]
@@ -202,24 +202,24 @@ def claim_experiment(claim: Claim, *, corpus: Sequence[str] = (), reading: TextR
 
 
 def claim_verdict(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
-    """The verdict over a claim (as in `Experiment.details`) from the results of its experiment.
+    """The verdict on a claim (as in `Experiment.details`) from the results of its experiment.
 
     The interval is that of the second variant of the pair minus the first, in the unit of the deciding metric.
     """
     measure: Mapping[str, Any] = next(iter(results["measures"]), {"key": "", "title": "measure"})
     first, second = claim["equal"] or (claim["worse"], claim["better"])
-    both = {first, second}
+    pair = {first, second}
 
     def entry(verdict: str, interval: list[float] | None, text: str) -> ClaimEntry:
         return {"name": claim["name"], "title": claim["title"], "paper": claim["paper"], "found": claim["found"],
                 "note": claim.get("note"), "verdict": verdict, "interval": interval, "text": text}
 
-    difference = next((one for one in results["differences"]
-                       if one["measure"] == measure["key"] and {one["a"], one["b"]} == both), None)
+    difference = next((entry for entry in results["differences"]
+                       if entry["measure"] == measure["key"] and {entry["a"], entry["b"]} == pair), None)
     if difference is None:
-        failed = sorted({cell["variant"] for cell in results["cells"] if cell["state"] == "failed"} & both)
-        why = f"training of {' and '.join(failed)} failed" if failed else f"there is no {measure['title']} of both"
-        return entry(INCONCLUSIVE, None, f"{second} and {first} could not be compared: {why}.")
+        failed = sorted({cell["variant"] for cell in results["cells"] if cell["state"] == "failed"} & pair)
+        reason = f"training of {' and '.join(failed)} failed" if failed else f"there is no {measure['title']} of both"
+        return entry(INCONCLUSIVE, None, f"{second} and {first} could not be compared: {reason}.")
     sign = 1 if difference["b"] == second else -1
     identical = difference["verdict"] == "same bytes"
     low, high = (0.0, 0.0) if identical else (difference["low"], difference["high"])
@@ -232,7 +232,8 @@ def claim_verdict(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
 
 
 def _verdict(interval: Sequence[float] | None, higher_is_better: bool, equal: float | None, margin: float) -> str:
-    """`equal`: the paper says that the difference is at most this; `margin`: a difference that does not matter."""
+    """`equal`: the largest difference according to the paper, if it found none; `margin`: the largest difference that
+    does not matter."""
     if interval is None:
         return INCONCLUSIVE
     low, high = interval

@@ -81,7 +81,7 @@ def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overw
     if len(experiment.seeds) == 1:
         logger.warning("one seed gives no interval: differences are reported without a verdict.")
     if processes > 1 and experiment.allowance.unit == "minutes":
-        raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
+        raise UserError("--processes and --minutes exclude each other: parallel processes share the machine's time; "
                         "leave --processes out, or give --tokens or --flops.")
     return run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite, show=show)
 
@@ -96,7 +96,7 @@ def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Seque
         raise UserError(f"{duplicates[0]} is given twice; give each recipe once.")
     if len(resolved) < 2:
         raise UserError("a comparison takes at least two recipes; `stemma tree` lists all of them.")
-    return tuple(Variant(label, one) for label, one in zip(labels, resolved, strict=True))
+    return tuple(Variant(label, recipe) for label, recipe in zip(labels, resolved, strict=True))
 
 
 def parse_budget(tokens: int | None, flops: float | None, minutes: float | None) -> ComputeBudget:

@@ -63,7 +63,7 @@ def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
     metrics = result["metrics"]["dev"]
     lines = stored_lines(run / "dev.jsonl", f"delete {run}: the task is learnt again.")
     if FinetuneSpec.from_run_config(plan).kind == SEQ2SEQ:
-        correct = tuple((100.0 * (line["text"].strip() in [one.strip() for one in line["references"]]), 1.0)
+        correct = tuple((100.0 * (line["text"].strip() in [reference.strip() for reference in line["references"]]), 1.0)
                         for line in lines)
         return {name: Score(float(metrics[name]), correct if name == "exact_match" else ())
                 for name in metrics_for(SEQ2SEQ) if name in metrics}

@@ -22,7 +22,7 @@ from stemma.training.forward_backward import ForwardBackward
 from stemma.training.pretrain_loader import PretrainLoader
 
 STEPS_PER_KIND = 4  # counted steps of each kind: kinds differ in objectives and sequence length
-SAMPLED_STEPS = 1000  # steps, spread over the budget, that show how frequent each kind is
+SAMPLED_STEPS = 1000  # steps, spread over the budget, from which the frequency of each kind is estimated
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     network, device = build_network(recipe), choose_device()
     objectives = build_objectives(recipe)
     loader = PretrainLoader(recipe, corpus, objectives, seed=0)
-    passes = ForwardBackward(network.to(device).train(), objectives, recipe.settings.training, device, torch.float32)
+    forward_backward = ForwardBackward(network.to(device).train(), objectives, recipe.settings.training, device,
+                                       torch.float32)
     steps_by_kind: dict[Any, list[int]] = {}
     for step in range(SAMPLED_STEPS):
         progress = step / SAMPLED_STEPS
@@ -52,8 +53,8 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
                 progress = step / SAMPLED_STEPS
                 prepared = loader.get_batch(step, loader.sequence_length_at(progress), progress)
                 with FlopCounterMode(display=False, custom_mapping=extra_counters) as counter:
-                    outcome = passes.forward_backward(prepared)
-                passes.store_memory(prepared.sampler_key, outcome.memory)
+                    result = forward_backward.forward_backward(prepared)
+                forward_backward.store_memory(prepared.sampler_key, result.memory)
                 network.zero_grad(set_to_none=True)
                 weight = len(steps) / SAMPLED_STEPS / len(steps[:STEPS_PER_KIND])
                 flops += weight * counter.get_total_flops()

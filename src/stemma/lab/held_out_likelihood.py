@@ -90,7 +90,8 @@ class _Texts:
     def encode(cls, model: Model, documents: Sequence[str]) -> _Texts:
         tokenizer = model.require_tokenizer()
         prepared = [tokenizer.pre_normalize(text) for text in documents]
-        return cls(prepared, tokenizer.encode_batch(documents, special=False), [len(one.encode()) for one in documents])
+        return cls(prepared, tokenizer.encode_batch(documents, special=False),
+                   [len(document.encode()) for document in documents])
 
     def ids(self) -> list[np.ndarray]:
         return [np.array(encoding.ids, np.int64) for encoding in self.encodings]

@@ -81,14 +81,15 @@ def paired_difference(a: Sequence[Score], b: Sequence[Score], higher_is_better: 
 
 def holm_corrected(differences: Sequence[Difference], higher_is_better: bool) -> list[Difference]:
     """The differences with p-values and verdicts corrected for their number (Holm 1979)."""
-    tested = sorted((one for one in differences if one.p is not None), key=lambda one: one.p or 0.0)
+    tested = sorted((difference for difference in differences if difference.p is not None),
+                    key=lambda difference: difference.p or 0.0)
     count, largest = len(tested), 0.0
     corrected: dict[int, Difference] = {}
-    for rank, one in enumerate(tested):
-        assert one.p is not None
-        largest = max(largest, min(1.0, (count - rank) * one.p))
-        corrected[id(one)] = _with_verdict(replace(one, p=largest, comparisons=count), higher_is_better)
-    return [corrected.get(id(one), one) for one in differences]
+    for rank, difference in enumerate(tested):
+        assert difference.p is not None
+        largest = max(largest, min(1.0, (count - rank) * difference.p))
+        corrected[id(difference)] = _with_verdict(replace(difference, p=largest, comparisons=count), higher_is_better)
+    return [corrected.get(id(difference), difference) for difference in differences]
 
 
 def _with_verdict(difference: Difference, higher_is_better: bool) -> Difference:
@@ -140,12 +141,12 @@ def _text_standard_error(a: Sequence[Score], b: Sequence[Score]) -> tuple[float,
     parts = np.array([score.parts for score in cells], np.float64).reshape(2, len(a), -1, 2)
     parts = parts[:, :, parts.any((0, 1, 3))]  # an empty text is no text
     texts = parts.shape[2]
-    above, below = parts[..., 0], parts[..., 1]
-    total = below.sum(-1, keepdims=True)  # (2, seeds, 1)
+    numerators, denominators = parts[..., 0], parts[..., 1]
+    total = denominators.sum(-1, keepdims=True)  # (2, seeds, 1)
     if texts < 2 or not total.all():
         return 0.0, 0
-    ratio = above.sum(-1, keepdims=True) / total
+    ratio = numerators.sum(-1, keepdims=True) / total
     values = np.array([score.value for score in cells]).reshape(2, len(a), 1)
-    scale = np.divide(values, ratio, out=np.ones_like(ratio), where=ratio != 0)  # accuracy in percent, say
-    moves = (scale * (above - ratio * below) / total).mean(1)  # (2, texts)
-    return float(math.sqrt(texts / (texts - 1) * ((moves[1] - moves[0]) ** 2).sum())), texts
+    scale = np.divide(values, ratio, out=np.ones_like(ratio), where=ratio != 0)  # 100 for an accuracy in percent
+    contributions = (scale * (numerators - ratio * denominators) / total).mean(1)  # (2, texts)
+    return float(math.sqrt(texts / (texts - 1) * ((contributions[1] - contributions[0]) ** 2).sum())), texts

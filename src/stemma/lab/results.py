@@ -21,7 +21,7 @@ from stemma.errors import UserError, pluralize
 from stemma.json_files import explain_damage
 from stemma.lab.cells import Cell, distinct_cells, scores_from_json
 from stemma.lab.downstream_tasks import task_metrics
-from stemma.lab.experiment import Experiment, MetricInfo, Score
+from stemma.lab.experiment import Experiment, MetricInfo, Score, Variant
 from stemma.lab.held_out_likelihood import METRICS
 from stemma.lab.paired_differences import Difference, holm_corrected, paired_difference, sample_std
 from stemma.lab.report.run_html import run_command
@@ -73,9 +73,9 @@ def collect_results(lab: Lab) -> Results:
         with explain_damage(cell.folder, cell.retry_advice):
             cells.append(_cell_row(experiment, cell))
     scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
-    measures = experiment_metrics(experiment, [key for one in scores.values() for key in one])
-    table = [_variant_row(one.name, measures, cells) for one in experiment.variants]
-    digests = {(one["variant"], one["seed"]): one["digest"] for one in cells}
+    measures = experiment_metrics(experiment, [key for cell_scores in scores.values() for key in cell_scores])
+    table = [_variant_row(variant.name, measures, cells) for variant in experiment.variants]
+    digests = {(row["variant"], row["seed"]): row["digest"] for row in cells}
     compared = PairwiseDifferences(experiment, measures, scores, digests)
     results: Results = {
         "version": VERSION, "kind": experiment.kind, "title": experiment.title, "command": experiment.command,
@@ -85,9 +85,10 @@ def collect_results(lab: Lab) -> Results:
         "budget": {"unit": experiment.allowance.unit, "amount": experiment.allowance.amount},
         "seeds": list(experiment.seeds), "foretold_seconds": stored_estimate(lab),
         "took_seconds": _wall_seconds(lab),
-        "data": lab.text_split.summary, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
-        "measures": [_measure(one) for one in measures], "cells": cells, "table": table,
-        "differences": [{**_side(one), "measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
+        "data": lab.text_split.summary, "variants": [_variant(lab, variant) for variant in experiment.variants],
+        "measures": [_measure(metric) for metric in measures], "cells": cells, "table": table,
+        "differences": [{**_side(difference), "measure": key, "a": a, "b": b}
+                        for key, a, b, difference in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
         "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
         "scaling": None, "claim": None}
@@ -123,7 +124,7 @@ def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
 def task_key(experiment: Experiment, index: int) -> str:
     """A task's name, with an index if it occurs more than once."""
     name = experiment.tasks[index].name
-    alike = [other for other, task in enumerate(experiment.tasks) if task.name == name]
+    alike = [position for position, task in enumerate(experiment.tasks) if task.name == name]
     return name if len(alike) == 1 else f"{name}-{alike.index(index) + 1}"
 
 
@@ -143,31 +144,30 @@ def _cell_row(experiment: Experiment, cell: Cell) -> CellEntry:
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
                  "seconds": result["elapsed_seconds"], "tokens_per_second": result["tokens_per_second"],
                  "parameters": result["parameters"],
-                 "cell_seconds": stored.get("before", 0.0) + sum(end - start for start,
-                                                                 end in _work_intervals(cell, tasks))},
-        "curve": [[one["tokens"], one["step"] * flops, one["tokens"] / result["tokens_per_second"],
-                   one["validation_loss"]] for one in curve if one.get("validation_loss") is not None],
+                 "cell_seconds": stored.get("before", 0.0) + sum(end - start
+                                                                 for start, end in _work_intervals(cell, tasks))},
+        "curve": [[point["tokens"], point["step"] * flops, point["tokens"] / result["tokens_per_second"],
+                   point["validation_loss"]] for point in curve if point.get("validation_loss") is not None],
         "digest": stored["digest"]}
 
 
 def _wall_seconds(lab: Lab) -> float:
-    """How long anything was worked on. Of work that was interrupted only the length is known: it is counted as if as
-    many had been at it as otherwise."""
-    spans = {span for cell in lab.cells for span in _work_intervals(cell,
-                                                                    [cell.task_scores(t)
-                                                                     for t in lab.experiment.tasks])}
-    before = sum((cell.scores() or {}).get("before", 0.0) for cell in distinct_cells(lab.cells, ()))
+    """Time in which at least one process worked on the lab. Of interrupted work only the duration is stored, so it is
+    scaled by the parallelism of the finished work."""
+    spans = {span for cell in lab.cells
+             for span in _work_intervals(cell, [cell.task_scores(task) for task in lab.experiment.tasks])}
+    interrupted = sum((cell.scores() or {}).get("before", 0.0) for cell in distinct_cells(lab.cells, ()))
     spent = sum(end - start for start, end in spans)
-    return _union(spans) * (1 + before / spent) if spent else 0.0
+    return _union(spans) * (1 + interrupted / spent) if spent else 0.0
 
 
 def _work_intervals(cell: Cell, tasks: Sequence[Mapping[str, Any] | None]) -> list[tuple[float, float]]:
-    """When a cell was worked on."""
-    return [(one["span"][0], one["span"][1]) for one in (cell.scores(), *tasks) if one]
+    """(start, end) of every evaluation and fine-tuning of a cell."""
+    return [(result["span"][0], result["span"][1]) for result in (cell.scores(), *tasks) if result]
 
 
 def _union(spans: Collection[tuple[float, float]]) -> float:
-    """How long anything was worked on, however many worked at once."""
+    """Length of the union of the intervals."""
     total, last = 0.0, 0.0
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, last))
@@ -179,18 +179,19 @@ def _union(spans: Collection[tuple[float, float]]) -> float:
 
 
 def experiment_metrics(experiment: Experiment, scores: Sequence[str]) -> list[MetricInfo]:
-    """What was measured, the one that decides first: what was asked for, or a task's, or what suits most recipes."""
-    known = dict(METRICS) | {LOSS.key: LOSS}
-    for number, task in enumerate(experiment.tasks):
+    """The metrics of an experiment. The first decides: the one of --measure, or a task's, or the one that most variants
+    have."""
+    metrics = dict(METRICS) | {LOSS.key: LOSS}
+    for index, task in enumerate(experiment.tasks):
         for name, metric in task_metrics(task).items():
-            key = f"{task_key(experiment, number)}.{name}"
-            known[key] = MetricInfo(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
-                                 metric.description, margin=ONE_PERCENT_POINT * metric.scale if metric.higher_is_better
-                                    else None)
+            key = f"{task_key(experiment, index)}.{name}"
+            margin = ONE_PERCENT_POINT * metric.scale if metric.higher_is_better else None
+            metrics[key] = MetricInfo(key, f"{task_key(experiment, index)}: {name}", "", metric.higher_is_better,
+                                      metric.description, margin=margin)
     counts = {key: scores.count(key) for key in dict.fromkeys(scores)}
     tasks = [key for key in counts if "." in key]
     order = sorted(counts, key=lambda key: (key != experiment.measure, key not in tasks, key == LOSS.key, -counts[key]))
-    measures = [known[key] for key in order if not (known[key].per_token and not same_tokens(experiment))
+    measures = [metrics[key] for key in order if not (metrics[key].per_token and not same_tokens(experiment))
                 or key == experiment.measure]
     if experiment.margin is not None and measures:
         measures[0] = replace(measures[0], margin=experiment.margin)
@@ -199,19 +200,19 @@ def experiment_metrics(experiment: Experiment, scores: Sequence[str]) -> list[Me
 
 def same_tokens(experiment: Experiment) -> bool:
     """Whether all variants have the same tokenizer, so that losses per token can be compared."""
-    return experiment.corpus is not None or len({json.dumps(one.recipe.values["tokenizer"], sort_keys=True)
-                                                 for one in experiment.variants}) == 1
+    return experiment.corpus is not None or len({json.dumps(variant.recipe.values["tokenizer"], sort_keys=True)
+                                                 for variant in experiment.variants}) == 1
 
 
 def check_metric(experiment: Experiment) -> None:
     """Refuse a metric that cannot decide, before anything is trained."""
     if experiment.measure is None:
         return
-    tasks = {f"{task_key(experiment, number)}.{name}" for number, task in enumerate(experiment.tasks)
+    tasks = {f"{task_key(experiment, index)}.{name}" for index, task in enumerate(experiment.tasks)
              for name in task_metrics(task)}
-    known = {*METRICS, LOSS.key, *tasks}
-    if experiment.measure not in known:
-        raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(known))}.')
+    keys = {*METRICS, LOSS.key, *tasks}
+    if experiment.measure not in keys:
+        raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(keys))}.')
     if experiment.measure == LOSS.key and not same_tokens(experiment):
         raise UserError("validation_loss is a loss per token, and these recipes have different tokenizers: longer "
                         "tokens have a higher loss each. Bits per byte divide the loss by the bytes of the text, which "
@@ -219,14 +220,14 @@ def check_metric(experiment: Experiment) -> None:
 
 
 def _variant_row(name: str, metrics: Sequence[MetricInfo], cell_rows: Sequence[CellEntry]) -> RowEntry:
-    cells = [one for one in cell_rows if one["variant"] == name and one["state"] == "done"]
+    cells = [row for row in cell_rows if row["variant"] == name and row["state"] == "done"]
     scores: dict[str, ScoreEntry] = {}
     for measure in metrics:
-        values = [one["scores"][measure.key] for one in cells if measure.key in one["scores"]]
+        values = [cell["scores"][measure.key] for cell in cells if measure.key in cell["scores"]]
         if values:
             scores[measure.key] = {"mean": fmean(values), "spread": sample_std(values), "values": values}
-    costs = [one["cost"] for one in cells if one["cost"]]  # random weights have no training cost
-    cost = {key: fmean(one[key] for one in costs) for key in COSTS} if costs else {}
+    costs = [cell["cost"] for cell in cells if cell["cost"]]  # random weights have no training cost
+    cost = {key: fmean(values[key] for values in costs) for key in COSTS} if costs else {}
     return {"variant": name, "scores": scores, "cost": cost}
 
 
@@ -238,14 +239,16 @@ class PairwiseDifferences:
         self.experiment, self.scores, self.digests = experiment, scores, digests
         self.differences: dict[tuple[str, str, str], Difference] = {}
         for measure in metrics:
-            single = {(measure.key, a, b): one for a, b in self.pairs() if (one := self._uncorrected(measure, a, b))}
-            self.differences |= zip(single, holm_corrected(list(single.values()), measure.higher), strict=True)
+            uncorrected = {(measure.key, a, b): difference for a, b in self.pairs()
+                           if (difference := self._uncorrected(measure, a, b))}
+            self.differences |= zip(uncorrected, holm_corrected(list(uncorrected.values()), measure.higher),
+                                    strict=True)
 
     def pairs(self) -> list[tuple[str, str]]:
-        names = {role: [one.name for one in self.experiment.variants if one.role == role]
+        names = {role: [variant.name for variant in self.experiment.variants if variant.role == role]
                  for role in ("parent", "child", "plus", "minus")}
         if self.experiment.kind != "ablate":
-            return list(combinations([one.name for one in self.experiment.variants], 2))
+            return list(combinations([variant.name for variant in self.experiment.variants], 2))
         (parent,), (child,) = names["parent"], names["child"]
         return [(parent, child), *((parent, name) for name in names["plus"]),
                 *((name, child) for name in names["minus"])]
@@ -268,26 +271,26 @@ class PairwiseDifferences:
         """A note if only one of the tokenizers lowercases, because lowercased text is easier to predict."""
         if metric.key not in METRICS or self.experiment.corpus is not None:
             return None
-        lower = [one.name for one in self.experiment.variants
-                 if one.name in (a, b) and one.recipe.settings.tokenizer.lowercase]
+        lower = [variant.name for variant in self.experiment.variants
+                 if variant.name in (a, b) and variant.recipe.settings.tokenizer.lowercase]
         return LOWERCASE_NOTE.format(lower[0]) if len(lower) == 1 else None
 
     def all(self) -> list[tuple[str, str, str, Difference]]:
-        return [(*names, found) for names, found in self.differences.items()]
+        return [(*names, difference) for names, difference in self.differences.items()]
 
 
 def _contributions(experiment: Experiment, metric: MetricInfo,
                    compared: PairwiseDifferences) -> tuple[list[ContributionEntry], float | None]:
     """The contribution of each change, added to the parent and removed from the child, and the remainder, which is
     their interaction."""
-    by_role = {(one.role, one.change): one.name for one in experiment.variants}
+    by_role = {(variant.role, variant.change): variant.name for variant in experiment.variants}
     parent, child = by_role["parent", None], by_role["child", None]
     rows: list[ContributionEntry] = []
     for group in experiment.details["groups"]:
         plus, minus = by_role.get(("plus", group["name"])), by_role.get(("minus", group["name"]))
         added = compared.between(metric, parent, plus) if plus else None
         removed = compared.between(metric, minus, child) if minus else None
-        means = [one.mean for one in (added, removed) if one is not None]
+        means = [side.mean for side in (added, removed) if side is not None]
         rows.append({"change": group["name"], "keys": group["keys"], "added": _side(added) if added else None,
                      "undone": _side(removed) if removed else None, "mean": fmean(means) if means else None})
     total = compared.between(metric, parent, child)
@@ -295,54 +298,54 @@ def _contributions(experiment: Experiment, metric: MetricInfo,
     return rows, remainder
 
 
-# --- about ------------------------------------------------------------------------------------------------------------
+# --- entries of results.json ------------------------------------------------------------------------------------------
 
 
-def _measure(one: MetricInfo) -> MeasureEntry:
-    plain: MeasureEntry = _plain(one)
+def _measure(metric: MetricInfo) -> MeasureEntry:
+    plain: MeasureEntry = _plain(metric)
     return plain
 
 
-def _side(one: Difference) -> SideEntry:
-    plain: SideEntry = _plain(one)
+def _side(difference: Difference) -> SideEntry:
+    plain: SideEntry = _plain(difference)
     return plain
 
 
-def _plain(one: MetricInfo | Difference) -> Any:
-    return asdict(one)
+def _plain(record: MetricInfo | Difference) -> Any:
+    return asdict(record)
 
 
-def _variant(lab: Lab, index: int) -> VariantEntry:
-    one = lab.experiment.variants[index]
-    tokenizer = one.recipe.settings.tokenizer
-    return {"name": one.name, "recipe": one.recipe.name, "size": one.recipe.size, "role": one.role,
-            "change": one.change, "tokenizer": f"{tokenizer.kind} {lab.costs.corpus(one).tokenizer.vocab_size:,}",
-            "parameters": lab.costs.step_cost(one).parameters}
+def _variant(lab: Lab, variant: Variant) -> VariantEntry:
+    tokenizer = variant.recipe.settings.tokenizer
+    return {"name": variant.name, "recipe": variant.recipe.name, "size": variant.recipe.size, "role": variant.role,
+            "change": variant.change,
+            "tokenizer": f"{tokenizer.kind} {lab.costs.corpus(variant).tokenizer.vocab_size:,}",
+            "parameters": lab.costs.step_cost(variant).parameters}
 
 
 def _diffs(experiment: Experiment) -> list[DiffEntry]:
     """Changes from the first recipe to each of the others; in an ablation from the parent to the child."""
-    whole = [one for one in experiment.variants if one.role in ("recipe", "parent", "child")]
-    return [{"a": whole[0].name, "b": other.name, "changes": [
+    variants = [variant for variant in experiment.variants if variant.role in ("recipe", "parent", "child")]
+    return [{"a": variants[0].name, "b": other.name, "changes": [
         {"key": change.key, "from": change.before, "to": change.after}
-        for change in diff(whole[0].recipe, other.recipe)]} for other in whole[1:]]
+        for change in diff(variants[0].recipe, other.recipe)]} for other in variants[1:]]
 
 
 def _tree(experiment: Experiment) -> list[dict[str, Any]]:
-    lit = {one.recipe.name for one in experiment.variants}
-    return [info.to_json() | {"lit": info.name in lit} for info in list_recipes()]
+    compared = {variant.recipe.name for variant in experiment.variants}
+    return [info.to_json() | {"lit": info.name in compared} for info in list_recipes()]
 
 
 def _scaling(experiment: Experiment, metrics: Sequence[MetricInfo],
              cell_rows: Sequence[CellEntry]) -> list[FitEntry]:
     from stemma.lab.scaling_laws import fit_all
 
-    recipes = {one.name: one.recipe for one in experiment.variants}
-    rows = [{"recipe": recipes[one["variant"]].name, "size": recipes[one["variant"]].size, "seed": one["seed"],
-             **{key: one["cost"][key] for key in ("parameters", "tokens", "flops")}, "y": one["scores"][measure.key],
-             "curve": one["curve"], "warmup_tokens": recipes[one["variant"]].settings.training.warmup_steps
-             * one["cost"]["tokens"] / one["cost"]["steps"]}
-            for measure in metrics[:1] for one in cell_rows if measure.key in one["scores"]]
+    recipes = {variant.name: variant.recipe for variant in experiment.variants}
+    rows = [{"recipe": recipes[cell["variant"]].name, "size": recipes[cell["variant"]].size, "seed": cell["seed"],
+             **{key: cell["cost"][key] for key in ("parameters", "tokens", "flops")}, "y": cell["scores"][measure.key],
+             "curve": cell["curve"], "warmup_tokens": recipes[cell["variant"]].settings.training.warmup_steps
+             * cell["cost"]["tokens"] / cell["cost"]["steps"]}
+            for measure in metrics[:1] for cell in cell_rows if measure.key in cell["scores"]]
     return fit_all(rows, metrics[0].key) if rows else []
 
 

@@ -1,4 +1,4 @@
-"""Types of the entries of `results.json`, which the reports and the verdict over a claim use."""
+"""Types of the entries of `results.json`, which the reports and the verdict on a claim use."""
 
 from __future__ import annotations
 

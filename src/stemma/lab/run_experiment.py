@@ -34,7 +34,7 @@ from stemma.progress import format_duration, progress_stage
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "STEMMA_LAB_PARENT"  # process id that started a worker; the worker ends when it is gone
-WAIT_SECONDS = 2.0  # between checks whether other processes have finished their cells
+WAIT_SECONDS = 2.0  # between two checks for cells that other processes have finished or released
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Lab:
     @classmethod
     def open(cls, folder: Path, experiment: Experiment) -> Lab:
         with lock_folder(folder):  # other processes wait until the text is split
-            shared = split_text(experiment, folder)
-        costs = VariantCosts(shared, experiment.allowance, folder)
-        return cls(folder, experiment, shared, costs, experiment_cells(experiment, shared, folder))
+            text_split = split_text(experiment, folder)
+        costs = VariantCosts(text_split, experiment.allowance, folder)
+        return cls(folder, experiment, text_split, costs, experiment_cells(experiment, text_split, folder))
 
     def pending_cells(self) -> list[Cell]:
         return [cell for cell in self.distinct_cells() if not cell.is_done(self.experiment)]
@@ -150,28 +150,28 @@ def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
 
 def _run_sequentially(lab: Lab, show: bool, total: int) -> None:
     runner = CellRunner(lab.experiment, lab.text_split, lab.costs, show)
-    began, before, parent = time.perf_counter(), len(lab.pending_cells()), str(os.getppid())
+    start_time, num_pending, parent = time.perf_counter(), len(lab.pending_cells()), str(os.getppid())
     while pending := lab.pending_cells():
-        worked = False
+        progressed = False
         for cell in pending:
             if os.environ.get(PARENT_VARIABLE, parent) != parent:
-                raise Interrupted("the process that asked for help is gone.")
+                raise Interrupted("the process that started this worker is gone.")
             try:
                 with cell.node.lock():
                     if cell.is_done(lab.experiment):  # another process was faster
                         continue
-                    left = len(lab.pending_cells())
-                    done = before - left  # by all processes
-                    seconds_left = (time.perf_counter() - began) / done * left if done else 0.0
-                    pace = f", about {format_duration(seconds_left)} left" if done else ""
-                    label = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
+                    num_left = len(lab.pending_cells())
+                    num_done = num_pending - num_left  # by all processes
+                    seconds_left = (time.perf_counter() - start_time) / num_done * num_left if num_done else 0.0
+                    pace = f", about {format_duration(seconds_left)} left" if num_done else ""
+                    label = f"cell {total - num_left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
                     logger.info(f"{label}{pace}")
                     with progress_stage(label, bar="none"):
                         runner.run(cell)
-                    worked = True
+                    progressed = True
             except FolderLockedError:
                 continue
-        if not worked:
+        if not progressed:
             time.sleep(WAIT_SECONDS)
 
 
@@ -179,24 +179,24 @@ def _run_round_robin(lab: Lab, show: bool, total: int) -> None:
     """Train all variants of a seed in turns in one process; another machine may take another seed."""
     runner = CellRunner(lab.experiment, lab.text_split, lab.costs, show)
     while pending := lab.pending_cells():
-        worked = False
+        progressed = False
         for seed in dict.fromkeys(cell.seed for cell in pending):
             cells = [cell for cell in pending if cell.seed == seed]
             try:
                 with _lock_all(cells):
                     logger.info(f"seed {seed}: {pluralize(len(cells), 'cell')} in turns, "
                                 f"{lab.experiment.allowance.describe()} each")
-                    began = time.time()
+                    start_time = time.time()
                     with progress_stage(f"seed {seed}: {pluralize(len(cells), 'cell')} in turns", bar="none"):
                         train_round_robin(runner, [cell for cell in distinct_cells(cells, ())
                                                    if cell.variant.pretrained])
                     for cell in cells:
                         if cell.failure() is None:
-                            runner.run(cell, began)
-                    worked = True
+                            runner.run(cell, start_time)
+                    progressed = True
             except FolderLockedError:
                 continue
-        if not worked:
+        if not progressed:
             time.sleep(WAIT_SECONDS)
 
 

@@ -43,7 +43,8 @@ class _PowerLaw:
         return self.irreducible_loss[:, None] + self.coefficient[:, None] * (x / self.unit) ** -self.exponent[:, None]
 
 
-Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], _PowerLaw]  # x, y, (draws, points) how often each point counts
+# Arguments: x, y and (draws, points) counts, how often each bootstrap sample contains each point.
+Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], _PowerLaw]
 
 
 def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> LawEntry | None:
@@ -56,51 +57,51 @@ def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> LawEn
     fit, floored = _select_model(x, y)
     law = fit(x, y, np.ones((1, len(x))))
     factor = float(law.coefficient[0] * law.unit ** law.exponent[0])
-    found: LawEntry = {
+    entry: LawEntry = {
         "points": [list(point) for point in points], "factor": factor, "exponent": float(law.exponent[0]),
         "floor": float(law.irreducible_loss[0]) if floored else None, "exponent_low": None, "exponent_high": None,
         "band": []}
-    seeds = sorted({number for _, _, number in points})
+    seeds = sorted({point_seed for _, _, point_seed in points})
     if len(seeds) == 1:
-        return found
-    owner = np.array([seeds.index(number) for _, _, number in points])
-    times = np.random.default_rng(seed).multinomial(len(seeds), [1 / len(seeds)] * len(seeds), draws)[:, owner]
-    places = x[:, None] == np.unique(x)
-    # a seed may lack some of the sizes
-    enough = (times @ places > 0).sum(1) >= (MIN_POINTS_FOR_FLOOR if floored else MIN_POINTS)
-    drawn = fit(x, y, times[enough].astype(np.float64))
-    along = np.geomspace(x.min(), x.max(), BAND_POINTS)
-    middle = np.log(law(along)[0])
-    low, high = np.exp(_band(np.log(drawn(along)), middle, len(seeds)))
-    least, most = _band(drawn.exponent, law.exponent[0], len(seeds))
-    return {**found, "exponent_low": max(0.0, float(least)) if floored else float(least), "exponent_high": float(most),
-            "band": np.stack([along, low, np.exp(middle), high], 1).tolist()}
+        return entry
+    seed_index = np.array([seeds.index(point_seed) for _, _, point_seed in points])
+    counts = np.random.default_rng(seed).multinomial(len(seeds), [1 / len(seeds)] * len(seeds), draws)[:, seed_index]
+    same_x = x[:, None] == np.unique(x)
+    # a bootstrap sample may have too few different x, because a seed may lack some of the sizes
+    enough = (counts @ same_x > 0).sum(1) >= (MIN_POINTS_FOR_FLOOR if floored else MIN_POINTS)
+    drawn = fit(x, y, counts[enough].astype(np.float64))
+    grid = np.geomspace(x.min(), x.max(), BAND_POINTS)
+    center = np.log(law(grid)[0])
+    low, high = np.exp(_band(np.log(drawn(grid)), center, len(seeds)))
+    exponent_low, exponent_high = _band(drawn.exponent, law.exponent[0], len(seeds))
+    return {**entry, "exponent_low": max(0.0, float(exponent_low)) if floored else float(exponent_low),
+            "exponent_high": float(exponent_high), "band": np.stack([grid, low, np.exp(center), high], 1).tolist()}
 
 
 def fit_all(rows: Sequence[Mapping[str, Any]], measure: str) -> list[FitEntry]:
     """All laws that can be fitted, by recipe. A row is a run: recipe, size, seed, parameters, tokens, flops, y (the
     metric), curve (tokens, flops, seconds, validation loss) and warmup_tokens; earlier points are not used."""
-    found: list[FitEntry] = []
+    entries: list[FitEntry] = []
     for recipe in dict.fromkeys(row["recipe"] for row in rows):
-        mine = [row for row in rows if row["recipe"] == recipe]
-        largest = max(row["parameters"] for row in mine)
-        several = len({row["parameters"] for row in mine}) > 1
+        runs = [row for row in rows if row["recipe"] == recipe]
+        largest = max(row["parameters"] for row in runs)
+        several = len({row["parameters"] for row in runs}) > 1
         of_largest = ", of the largest size" if several else ""
-        where_best = ", on the compute frontier" if several else ""
-        own = "the loss is that of the recipe's own objective and not comparable with another recipe's."
-        kinds = [
-            ("parameters", measure, [(row["parameters"], row["y"], row["seed"]) for row in mine],
+        on_frontier = ", on the compute frontier" if several else ""
+        caveat = "the loss is that of the recipe's own objective and not comparable with another recipe's."
+        laws = [
+            ("parameters", measure, [(row["parameters"], row["y"], row["seed"]) for row in runs],
              "Each point is a run; all had the same budget."),
             ("tokens", CURVE,
-             [point for row in mine if row["parameters"] == largest for point in _curve_points(row, 0)],
-             f"Points of the learning curves after the warm-up{of_largest}; {own}"),
-            ("flops", CURVE, _frontier([point for row in mine for point in _curve_points(row, 1)]),
-             f"Points of the learning curves after the warm-up{where_best}; {own}")]
-        for x, what, points, note in kinds:
+             [point for row in runs if row["parameters"] == largest for point in _curve_points(row, 0)],
+             f"Points of the learning curves after the warm-up{of_largest}; {caveat}"),
+            ("flops", CURVE, _frontier([point for row in runs for point in _curve_points(row, 1)]),
+             f"Points of the learning curves after the warm-up{on_frontier}; {caveat}")]
+        for x, metric, points, note in laws:
             law = power_law(points)
             if law is not None:
-                found.append({"recipe": recipe, "x": x, **law, "measure": what, "note": note})
-    return found
+                entries.append({"recipe": recipe, "x": x, **law, "measure": metric, "note": note})
+    return entries
 
 
 def _curve_points(row: Mapping[str, Any], column: int) -> list[Point]:
@@ -121,42 +122,42 @@ def _frontier(points: Sequence[Point]) -> list[Point]:
 def _select_model(x: np.ndarray, y: np.ndarray) -> tuple[Fit, bool]:
     """The fit function to use, and whether it has a floor."""
     if len(np.unique(x)) >= MIN_POINTS_FOR_FLOOR:
-        once = np.ones((1, len(x)))
-        straight, bent = (float(((np.log(fit(x, y, once)(x)[0]) - np.log(y)) ** 2).sum()) + 1e-12 * len(x)
-                          for fit in (_fit_log_linear, _fit_with_floor))
-        if len(x) * math.log(straight / bent) - math.log(len(x)) > BIC_MARGIN:
+        weights = np.ones((1, len(x)))
+        error_without, error_with = (float(((np.log(fit(x, y, weights)(x)[0]) - np.log(y)) ** 2).sum()) + 1e-12 * len(x)
+                                     for fit in (_fit_log_linear, _fit_with_floor))
+        if len(x) * math.log(error_without / error_with) - math.log(len(x)) > BIC_MARGIN:
             return _fit_with_floor, True
     return _fit_log_linear, False
 
 
-def _fit_log_linear(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLaw:
+def _fit_log_linear(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> _PowerLaw:
     """Linear regression of log y on log x."""
     unit = math.exp(float(np.log(x).mean()))
-    across, up = np.log(x / unit), np.log(y)
-    total = times.sum(1)
-    middle, height = times @ across / total, times @ up / total
-    slope = (times @ (across * up) / total - middle * height) / (times @ across**2 / total - middle**2)
-    return _PowerLaw(unit, -slope, np.exp(height - slope * middle), np.zeros_like(slope))
+    log_x, log_y = np.log(x / unit), np.log(y)
+    total = counts.sum(1)
+    mean_x, mean_y = counts @ log_x / total, counts @ log_y / total
+    slope = (counts @ (log_x * log_y) / total - mean_x * mean_y) / (counts @ log_x**2 / total - mean_x**2)
+    return _PowerLaw(unit, -slope, np.exp(mean_y - slope * mean_x), np.zeros_like(slope))
 
 
-def _fit_with_floor(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLaw:
+def _fit_with_floor(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> _PowerLaw:
     """Least squares of relative errors: for each exponent of a grid, floor and factor by non-negative linear
     regression; the best exponent is taken."""
     unit = math.exp(float(np.log(x).mean()))
     basis = (x[:, None] / unit) ** -EXPONENTS  # (points, exponents)
-    weight = times / y**2
+    weight = counts / y**2
     ones, ys = weight.sum(1)[:, None], (weight @ y)[:, None]
     b, bb, by = weight @ basis, weight @ basis**2, weight @ (basis * y[:, None])  # (draws, exponents)
     factor = np.maximum((ones * by - b * ys) / (ones * bb - b**2), 0.0)
     floor = (ys - factor * b) / ones
     factor, floor = np.where(floor < 0, by / bb, factor), np.maximum(floor, 0.0)
     error = factor**2 * bb + floor**2 * ones + 2 * (factor * floor * b - factor * by - floor * ys)
-    draw, best = np.arange(len(times)), error.argmin(1)
+    draw, best = np.arange(len(counts)), error.argmin(1)
     return _PowerLaw(unit, EXPONENTS[best], factor[draw, best], floor[draw, best])
 
 
-def _band(drawn: np.ndarray, middle: object, seeds: int) -> np.ndarray:
+def _band(drawn: np.ndarray, center: object, seeds: int) -> np.ndarray:
     """(2, ...) interval from the bootstrap samples along the first axis: their standard deviation times the t quantile.
     Three seeds give only ten different samples, too few for quantiles."""
     half = math.sqrt(seeds / (seeds - 1)) * student_t(seeds - 1) * drawn.std(0)
-    return np.stack([middle - half, middle + half])
+    return np.stack([center - half, center + half])

@@ -1,4 +1,4 @@
-"""The split of an experiment's text into training and held-out documents, made once and before any tokenizer sees it.
+"""The split of an experiment's text into training and held-out documents, before any tokenizer is trained.
 
 Raw text is split by whole documents; if there are only long ones, the end of the longest is held out. Both parts are
 JSON lines in the lab's folder. A corpus folder has its own validation split, the same for all variants. The held-out
@@ -79,8 +79,8 @@ def _from_corpus(experiment: Experiment) -> TextSplit:
     view = train_validation_split(corpus, fractions.pop())[1].documents_for("full_sentences")
     documents = [view.document_text(index) for index in range(len(view.document_ranges))]
     if not documents:
-        raise UserError(f"the corpus {experiment.corpus} holds nothing out, so the models cannot be asked about text "
-                        "they have not read; set corpus.validation above 0.")
+        raise UserError(f"the corpus {experiment.corpus} holds nothing out, so the models cannot be scored on unseen "
+                        "text; set corpus.validation above 0.")
     annotations = {name: corpus.annotation_digest(name) for name in corpus.annotations()}
     summary = {"text": [experiment.corpus], "documents": len(corpus.document_starts) - 1 - len(documents),
                "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
@@ -90,9 +90,9 @@ def _from_corpus(experiment: Experiment) -> TextSplit:
 
 def _split(experiment: Experiment, text_folder: Path, source: str) -> None:
     sizes: list[int] = []
-    for number, text in numbered_texts(experiment.text, experiment.reading):
-        sizes.extend([0] * (number + 1 - len(sizes)))
-        sizes[number] += len(text)
+    for document_index, text in numbered_texts(experiment.text, experiment.reading):
+        sizes.extend([0] * (document_index + 1 - len(sizes)))
+        sizes[document_index] += len(text)
     total = sum(sizes)
     if not total:
         raise UserError(f"{', '.join(experiment.text)} holds no text; give a file with sentences in it.")
@@ -120,10 +120,10 @@ def _training_documents(experiment: Experiment, held_out: set[int], truncated: i
         if index == truncated:
             lines = text.splitlines(keepends=True)
             ends = np.cumsum([len(line) for line in reversed(lines)])
-            last = min(len(lines) - 1, int(np.searchsorted(ends, target_chars)) + 1) if len(lines) > 1 else 0
-            middle = sum(map(len, lines[:-last])) if last else len(text) - target_chars
-            held_out_documents.append(text[middle:])
-            text = text[:middle]
+            num_lines = min(len(lines) - 1, int(np.searchsorted(ends, target_chars)) + 1) if len(lines) > 1 else 0
+            cut = sum(map(len, lines[:-num_lines])) if num_lines else len(text) - target_chars
+            held_out_documents.append(text[cut:])
+            text = text[:cut]
         if text.strip():
             yield text
 
@@ -132,11 +132,11 @@ def _documents(experiment: Experiment) -> Iterator[tuple[int, str]]:
     """Whole documents: a long one is read in several passages."""
     current = -1
     parts: list[str] = []
-    for number, text in numbered_texts(experiment.text, experiment.reading):
-        if number != current and parts:
+    for document_index, text in numbered_texts(experiment.text, experiment.reading):
+        if document_index != current and parts:
             yield current, "".join(parts)
             parts = []
-        current = number
+        current = document_index
         parts.append(text)
     if parts:
         yield current, "".join(parts)

@@ -90,7 +90,7 @@ class TimeEstimator:
 
     def estimate_cell(self, cell: Cell) -> dict[str, Any]:
         """Steps, tokens, FLOPs and seconds of a cell."""
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         cost, steps = self.runner.costs.step_cost(cell.variant), self.runner.costs.steps(cell.variant.recipe)
         run = self.folder / cell.digest
         create_run(run, *self.runner.run_config(cell), overwrite=True)
@@ -98,7 +98,7 @@ class TimeEstimator:
         with training.trainer as loop:
             for _ in range(WARMUP_STEPS):
                 loop.run_for(ONE_STEP_SECONDS)
-            opening_seconds = time.perf_counter() - began
+            opening_seconds = time.perf_counter() - start_time
             timed = _time_call(lambda: [loop.run_for(ONE_STEP_SECONDS) for _ in range(TIMED_STEPS)])
             step_seconds = timed / TIMED_STEPS
             validation_seconds, save_seconds = _time_call(loop.validate), _time_call(loop.save)
@@ -113,7 +113,7 @@ class TimeEstimator:
         shape = short_digest(cell.variant.recipe.values["network"], training.corpus.fingerprint,
                              cell.variant.recipe.settings.corpus.sequence_length)
         if shape not in self.shapes:
-            chunks = self.runner.shared.eval_chunks
+            chunks = self.runner.text_split.eval_chunks
             evaluation_seconds = _time_call(lambda: held_out_scores(load(run, choose_device()), chunks))
             self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task)
                                                           for task in self.runner.experiment.tasks)
@@ -124,14 +124,14 @@ class TimeEstimator:
     def _estimate_finetune(self, model: Path, task: DownstreamTask) -> float:
         """Seconds of a fine-tune, extrapolated from its first steps."""
         run = self.folder / "task"
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         result = finetune_on(task, model, run, steps=FINETUNE_STEPS, overwrite=True)
-        elapsed = time.perf_counter() - began
+        elapsed = time.perf_counter() - start_time
         seconds: float = result["seconds"]
         return elapsed + seconds * (num_steps(run, task.epochs) / FINETUNE_STEPS - 1)
 
 
 def _time_call(function: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     function()
-    return time.perf_counter() - began
+    return time.perf_counter() - start_time

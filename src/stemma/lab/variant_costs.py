@@ -23,10 +23,10 @@ COSTS = "costs"
 
 
 class VariantCosts:
-    def __init__(self, shared: TextSplit, budget: ComputeBudget, folder: Path):
-        self.shared, self.budget, self.folder = shared, budget, folder / COSTS
+    def __init__(self, text_split: TextSplit, budget: ComputeBudget, folder: Path):
+        self.text_split, self.budget, self.folder = text_split, budget, folder / COSTS
         self._corpora: dict[str, Corpus] = {}
-        self._known: dict[str, StepCost] = {}
+        self._step_costs: dict[str, StepCost] = {}
 
     def check(self, variants: tuple[Variant, ...]) -> None:
         """Check all variants before training: recipes must fit the text, and budgets must exceed the warm-up."""
@@ -38,7 +38,7 @@ class VariantCosts:
                 check_requirements(self.resolved_recipe(variant), self.corpus(variant))
                 problems += [(variant.name, problem) for problem in self._warmup_problem(variant)]
             except UserError as error:
-                reasons = [error.message, *(f"{where}: {why}" for where, why in error.problems)]
+                reasons = [error.message, *(f"{location}: {problem}" for location, problem in error.problems)]
                 problems.append((variant.name, "; ".join(reasons)))
         if problems:
             raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} before anything is trained",
@@ -56,8 +56,9 @@ class VariantCosts:
         """The text tokenized with the variant's tokenizer, or the common corpus."""
         key = short_digest(variant.recipe.values["tokenizer"], sorted(variant.recipe.settings.special_tokens()))
         if key not in self._corpora:
-            self._corpora[key] = Corpus.open(self.shared.corpus) if self.shared.corpus else build_or_load_corpus(
-                list(self.shared.text), variant.recipe, self.shared.reading_options)
+            text_split = self.text_split
+            self._corpora[key] = Corpus.open(text_split.corpus) if text_split.corpus else build_or_load_corpus(
+                list(text_split.text), variant.recipe, text_split.reading_options)
         return self._corpora[key]
 
     def resolved_recipe(self, variant: Variant) -> Recipe:
@@ -66,8 +67,8 @@ class VariantCosts:
         return drop_unsupported(adopt_tokenizer(variant.recipe, corpus), corpus)[0]
 
     def step_cost(self, variant: Variant) -> StepCost:
-        digest = short_digest(recipe_digest(variant), self.shared.digest)
-        if digest not in self._known:
+        digest = short_digest(recipe_digest(variant), self.text_split.digest)
+        if digest not in self._step_costs:
             file = self.folder / f"{digest}.json"
             advice = "delete it: it is counted again."
             stored = read_object_if_exists(file, advice)
@@ -77,8 +78,8 @@ class VariantCosts:
                 with lock_folder(self.folder):  # other processes may write too
                     write_object(file, stored, indent=None)
             with explain_damage(file, advice):
-                self._known[digest] = StepCost(**stored)
-        return self._known[digest]
+                self._step_costs[digest] = StepCost(**stored)
+        return self._step_costs[digest]
 
     def steps(self, recipe: Recipe) -> int | None:
         """The number of steps; None if the budget is in minutes."""

@@ -2,7 +2,7 @@
 
 In training it is a memory: each layer's inputs of earlier segments, detached. Their keys and values are computed anew,
 so that the projections still get gradients (Transformer-XL, arXiv:1901.02860, section 3.2). In evaluation it is a
-key-value cache: the same numbers, computed once.
+key-value cache: the same keys and values, computed once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CrossAttentionCache:
     def __init__(self, encoder_output: Tensor, mask: CompiledMask, enabled: bool):
         self.encoder_output, self.mask, self.enabled = encoder_output, mask, enabled
         self._keys_values: dict[int, tuple[Tensor, ...]] = {}
-        # the source text of each row
+        # for each row (beam), the row of its source text in the first call
         self._source_rows = torch.arange(len(encoder_output), device=encoder_output.device)
 
     def keys_and_values(self, layer_index: int, project: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -70,7 +70,7 @@ class CrossAttentionCache:
         return keys_values
 
     def for_one_pass(self) -> CrossAttentionCache:
-        """The same, with a cache that lasts for at least one forward pass."""
+        """This encoder output with caching enabled, at least for one forward pass."""
         return self if self.enabled else CrossAttentionCache(self.encoder_output, self.mask, enabled=True)
 
     def reorder(self, rows: Tensor) -> None:
@@ -130,8 +130,8 @@ class LayerKVCache:
         return self.stop - self.start
 
     def store_states(self, num_new: int, **states: Tensor) -> None:
-        """Store what a layer without keys and values needs for the next call, (B, ...) by name, after `num_new` more
-        positions."""
+        """Store the states (B, ...) that a layer without keys and values needs for the next call; the layer has read
+        `num_new` more positions."""
         self.stop += num_new
         self.sublayer_states |= states
 

@@ -42,15 +42,15 @@ class InputEmbedding(TensorModule):
             return getattr(shared, name) if share_all else build() if needed else None
 
         def build_fusion() -> nn.Module:
-            fused = [name for name in further_inputs if self.reading[name].fused]
+            fused = [name for name in further_inputs if self.input_settings[name].fused]
             fusion: nn.Module = registry.get("fusion", embedding.fusion or "sum").build(network, width, fused)
             return fusion
 
-        # settings of all inputs, by name
-        self.reading: dict[str, InputSettings] = share_or_build("reading", lambda: network.inputs_of(part))
+        self.input_settings: dict[str, InputSettings] = share_or_build(
+            "input_settings", lambda: network.inputs_of(part))
         for name in TEXT_INPUTS:
-            module = self._input_module(name, vocab_size, width, shared, share_all) if name in self.reading else None
-            setattr(self, name, module)
+            has_input = name in self.input_settings
+            setattr(self, name, self._input_module(name, vocab_size, width, shared, share_all) if has_input else None)
         # a recurrent body adds positions itself, before each step
         self.position: TensorModule | None = share_or_build(
             "position", lambda: build_position_scheme(network).build_embedding(width), not part.body.adds_positions)
@@ -63,7 +63,7 @@ class InputEmbedding(TensorModule):
         # initial vector of XLNet's query stream (w in arXiv:1906.08237, section 2.3)
         self.query: nn.Parameter | None = share_or_build(
             "query", lambda: nn.Parameter(torch.empty(network.width)), embedding.query)
-        further_inputs = [name for name in self.reading if name not in TEXT_INPUTS]
+        further_inputs = [name for name in self.input_settings if name not in TEXT_INPUTS]
         self.inputs: nn.ModuleDict | None = share_or_build("inputs", lambda: nn.ModuleDict(
             {name: self._input_module(name, vocab_size, width, shared, share_all) for name in further_inputs}),
             further_inputs)
@@ -74,7 +74,7 @@ class InputEmbedding(TensorModule):
     def _input_module(self, name: str, vocab_size: int, width: int, shared: InputEmbedding | None,
                       share_all: bool) -> nn.Module:
         """The module of an input. Inputs computed from token ids are shared by all parts."""
-        settings = self.reading[name]
+        settings = self.input_settings[name]
         if shared is not None and (share_all or settings.from_ids):
             shared_module = shared.module(name)
             assert shared_module is not None
@@ -94,13 +94,13 @@ class InputEmbedding(TensorModule):
 
     def forward(self, stream: Stream) -> Tensor:
         """(B, L, width of the stack)"""
-        unknown = [name for name in stream.inputs if name not in self.reading and name not in TEXT_INPUTS]
-        fused = {name: embedded for name, settings in self.reading.items()
-                 if settings.fused and (embedded := self._embed_inputs(name, stream)) is not None}
+        unknown = [name for name in stream.inputs if name not in self.input_settings and name not in TEXT_INPUTS]
+        fused = {name: embedded for name, settings in self.input_settings.items()
+                 if settings.fused and (embedded := self._embed_input(name, stream)) is not None}
         assert fused and not unknown, f"the network has no input for {', '.join(unknown) or 'an empty stream'}"
         x: Tensor = fused[TOKENS] if self.fusion is None else self.fusion(fused)  # (B, L, width)
-        for name, settings in self.reading.items():
-            if not settings.fused and (embedded := self._embed_inputs(name, stream)) is not None:
+        for name, settings in self.input_settings.items():
+            if not settings.fused and (embedded := self._embed_input(name, stream)) is not None:
                 x = x + embedded
         if self.position is not None:
             x = x + self.position(x if stream.input_ids is None else stream.input_ids, stream.position_ids)
@@ -109,9 +109,9 @@ class InputEmbedding(TensorModule):
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
-    def _embed_inputs(self, name: str, stream: Stream) -> Tensor | None:
+    def _embed_input(self, name: str, stream: Stream) -> Tensor | None:
         """(B, L, width) or broadcastable to it; None if the stream lacks this input."""
-        settings = self.reading[name]
+        settings = self.input_settings[name]
         values = stream.input_ids if settings.from_ids else stream.inputs.get(name)
         module = self.module(name)
         assert module is not None

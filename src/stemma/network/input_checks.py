@@ -15,13 +15,13 @@ from stemma.schema.parts import InputSettings
 Inputs = Mapping[str, Any]  # arrays, tensors or nested lists, by the name of [network.inputs.NAME]
 
 
-def checked_inputs(inputs: Inputs | None, known: Mapping[str, InputSettings], rows: int, length: int,
+def checked_inputs(inputs: Inputs | None, input_settings: Mapping[str, InputSettings], rows: int, length: int,
                    label: str) -> dict[str, Tensor]:
     """A tensor (rows, length, ...) for each input, as a stream has them."""
     tensors: dict[str, Tensor] = {}
     problems: list[tuple[str, str]] = []
     for name, array in (inputs or {}).items():
-        result = _unknown(name, known) or _tensor(array, known[name], rows, length)
+        result = _name_problem(name, input_settings) or _tensor(array, input_settings[name], rows, length)
         if isinstance(result, Tensor):
             tensors[name] = result
         else:
@@ -31,18 +31,19 @@ def checked_inputs(inputs: Inputs | None, known: Mapping[str, InputSettings], ro
     return tensors
 
 
-def padded_inputs(inputs: Mapping[str, Sequence[Any]] | None, known: Mapping[str, InputSettings],
+def padded_inputs(inputs: Mapping[str, Sequence[Any]] | None, input_settings: Mapping[str, InputSettings],
                   lengths: Sequence[int], label: str) -> dict[str, list[Tensor]]:
     """One tensor (tokens, ...) for each text, special tokens included."""
     tensors: dict[str, list[Tensor]] = {}
     problems: list[tuple[str, str]] = []
     for name, arrays in (inputs or {}).items():
-        if (problem := _unknown(name, known)) is None and len(arrays) != len(lengths):
+        if (problem := _name_problem(name, input_settings)) is None and len(arrays) != len(lengths):
             problem = f"holds {len(arrays)} arrays, and there are {len(lengths)} texts: give one for each"
         if problem is not None:
             problems.append((f'inputs["{name}"]', problem))
             continue
-        results = [_tensor(array, known[name], None, length) for array, length in zip(arrays, lengths, strict=True)]
+        results = [_tensor(array, input_settings[name], None, length)
+                   for array, length in zip(arrays, lengths, strict=True)]
         problems += [(f'inputs["{name}"][{index}]', result) for index, result in enumerate(results)
                      if isinstance(result, str)]
         tensors[name] = [result for result in results if isinstance(result, Tensor)]
@@ -51,11 +52,11 @@ def padded_inputs(inputs: Mapping[str, Sequence[Any]] | None, known: Mapping[str
     return tensors
 
 
-def _unknown(name: str, known: Mapping[str, InputSettings]) -> str | None:
-    accepted = [other for other, settings in known.items() if not settings.from_ids]
+def _name_problem(name: str, input_settings: Mapping[str, InputSettings]) -> str | None:
+    accepted = [accepted_name for accepted_name, settings in input_settings.items() if not settings.from_ids]
     if name in accepted:
         return None
-    if name in known:
+    if name in input_settings:
         return "is made from the token ids: leave it out"
     return f"the network has no such input; it has {', '.join(accepted)}.{did_you_mean(name, accepted)}" if accepted \
         else "the network reads nothing besides tokens: leave it out"

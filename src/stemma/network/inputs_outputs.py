@@ -49,8 +49,8 @@ class Stream:
                  reversed_rows: Tensor | None = None, reuse_length: int | None = None, skip_padding: bool = False,
                  causal_token_mask: Tensor | None = None, inputs: Mapping[str, Tensor] | None = None):
         """`input_ids`, `segment_ids` and `task_ids` become the inputs "tokens", "segments" and "tasks"."""
-        text = {TOKENS: input_ids, SEGMENTS: segment_ids, TASKS: task_ids}
-        all_inputs = {**(inputs or {}), **{name: value for name, value in text.items() if value is not None}}
+        text_inputs = {TOKENS: input_ids, SEGMENTS: segment_ids, TASKS: task_ids}
+        all_inputs = {**(inputs or {}), **{name: value for name, value in text_inputs.items() if value is not None}}
         values = {"attention_mask": Bidirectional() if attention_mask is None else attention_mask,
                   "inputs": all_inputs, "position_ids": position_ids, "output_positions": output_positions,
                   "query_positions": query_positions, "reversed_rows": reversed_rows, "reuse_length": reuse_length,
@@ -70,7 +70,7 @@ class Stream:
 
     @property
     def task_ids(self) -> Tensor | None:
-        """(B,) task id of each row (ERNIE 2.0); None: task 0. After pre-training any id will do."""
+        """(B,) task id of each row (ERNIE 2.0); None: task 0. After pre-training any id can be used."""
         return self.inputs.get(TASKS)
 
     def with_input_ids(self, input_ids: Tensor) -> Stream:

@@ -70,12 +70,12 @@ def layer_norm(settings: NormSettings, width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight, bias=settings.bias)
 
 
-class ScaleNormKind(NormKind):
+class RMSNormKind(NormKind):
     has_bias: ClassVar[bool] = False
 
 
-@register("norm", "scale", ScaleNormKind)
-def scale_norm(settings: NormSettings, width: int) -> nn.Module:
+@register("norm", "scale", RMSNormKind)
+def rms_norm(settings: NormSettings, width: int) -> nn.Module:
     """RMSNorm (arXiv:1910.07467; T5)."""
     from torch import nn
 
@@ -113,7 +113,7 @@ class HaltingSettings(Settings):
     threshold: OpenFraction = 0.99  # a position halts once its halting probabilities add up to this
     cost: NonNegative = 0.01  # weight of the ponder cost: per step and position, added to the loss
     bias: float = 1.0  # initial bias of the halting unit; at 1 (the authors') a position takes about two steps at first
-    limit: Literal["open", "full"] = "open"  # weight left after the maximum number of steps: open = dropped, as in the
+    limit: Literal["open", "full"] = "open"  # halting weight left after the last step: open = dropped, as in the
     #                                          paper's listing; full = given to the last state (weights sum to 1)
 
 

@@ -108,9 +108,9 @@ def sample_columns(weights: Tensor) -> Tensor:
     """(N, V) non-negative weights -> (N,) column indices, sampled in proportion to the weights. First a bundle of
     columns is sampled by its sum, then a column in it: one pass over the weights and one random number per row."""
     rows, columns = weights.shape
-    whole = columns // BUNDLE_COLUMNS * BUNDLE_COLUMNS
-    bundles = weights[:, :whole].unflatten(1, (columns // BUNDLE_COLUMNS, BUNDLE_COLUMNS)).sum(2)
-    sums = torch.cat([bundles, weights[:, whole:].sum(1, keepdim=True)], 1)  # the last bundle is smaller
+    full_bundles_end = columns // BUNDLE_COLUMNS * BUNDLE_COLUMNS
+    bundles = weights[:, :full_bundles_end].unflatten(1, (columns // BUNDLE_COLUMNS, BUNDLE_COLUMNS)).sum(2)
+    sums = torch.cat([bundles, weights[:, full_bundles_end:].sum(1, keepdim=True)], 1)  # the last bundle is smaller
     cumulative = sums.cumsum(1, dtype=torch.float64)  # in double: the last bundles must not be lost to rounding
     point = torch.rand(rows, 1, dtype=torch.float64, device=weights.device) * cumulative[:, -1:]
     bundle = torch.searchsorted(cumulative, point, right=True).clamp_(max=cumulative.shape[1] - 1)

@@ -23,7 +23,8 @@ def min_parameters(settings: NetworkSettings, vocab_size: int) -> int:
     matrices: int = registry.get("feedforward", settings.transition).settings.matrices
     layer = matrices * settings.width * settings.feedforward
     layers = 1 if shared else settings.total_layers
-    inputs = sum(one.num_parameters(settings.width, vocab_size) for one in settings.inputs.values())
+    inputs = sum(input_settings.num_parameters(settings.width, vocab_size)
+                 for input_settings in settings.inputs.values())
     return embedding + positions + inputs + layers * layer
 
 

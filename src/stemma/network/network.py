@@ -79,12 +79,12 @@ class Network(nn.Module):
         return self.embedding.tokens.num_embeddings
 
     def start_inputs(self, tokenizer: Any, weights: Collection[str] = ()) -> None:
-        """Set what inputs know before training, such as the spelling of tokens. `weights`: names of the weights that
-        are loaded from another model; inputs with such weights are left alone."""
-        for name, input_settings in self.embedding.reading.items():
+        """Set the data that inputs have before training, such as the spelling of tokens. `weights`: names of weights
+        that are loaded from another model; inputs with such weights do not change."""
+        for name, settings in self.embedding.input_settings.items():
             loaded = any(weight.startswith(f"embedding.inputs.{name}.") for weight in weights)
-            if input_settings.from_ids or not loaded:
-                input_settings.start(name, self.embedding.module(name), tokenizer)
+            if settings.from_ids or not loaded:
+                settings.start(name, self.embedding.module(name), tokenizer)
 
     def body_of(self, part: str) -> Body:
         body: Body = getattr(self, part)

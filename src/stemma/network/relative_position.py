@@ -22,10 +22,10 @@ from stemma.network.initialization import Initializer, Linear
 class RelativePositions:
     """Sinusoids of the distances num_keys - 1, num_keys - 2, ... down to that of the last key after a query."""
 
-    encoding: Tensor  # (1, D, width), or (2, D, width): of rows in order and, with opposite sign, of reversed rows
+    encoding: Tensor  # (1, D, width); with reversed rows (2, D, width): the second has distances of opposite sign
     length: int  # of the text; its last position is the last key
     num_keys: int
-    num_queries: int  # queries at the text positions: all, or none
+    num_queries: int  # queries at the text positions: all of them, or 0 with a query stream only
     direction: Tensor | None = None  # (B,) index of each row's encoding
     query_positions: Tensor | None = None  # (B, P) positions of the query stream (XLNet)
 
@@ -101,7 +101,7 @@ class RelativeAttentionScores(nn.Module):
 
     def forward(self, query: Tensor, relative_positions: RelativePositions, different_segment: Tensor | None,
                 cache: LayerKVCache | None = None) -> tuple[Tensor, Tensor]:
-        """(B, heads, Q, D) -> the query for the content term, and the bias of the scaled scores."""
+        """(B, heads, Q, head_width) -> the query for the content term, and the bias of the scaled scores."""
         scale = 1.0 / math.sqrt(self.head_width)
         keys = self.position_keys(relative_positions, cache)
         if relative_positions.direction is not None:
@@ -114,8 +114,8 @@ class RelativeAttentionScores(nn.Module):
         return query + self.content_bias[:, None], bias
 
     def position_keys(self, relative_positions: RelativePositions, cache: LayerKVCache | None) -> Tensor:
-        """(1 or 2, heads, D, columns): the projected encoding of each distance. Once a memory is full, the distances
-        are the same in every segment, so they are cached: projecting them is a third of the work."""
+        """(1 or 2, heads, head_width, D): the projected encoding of each distance. Once a memory is full, the
+        distances are the same in every segment, so they are cached: projecting them is a third of the work."""
         cache_key = (relative_positions.num_keys, *relative_positions.encoding.shape)
         if cache is not None and cache.projected_positions is not None and cache.projected_positions[0] == cache_key:
             return cache.projected_positions[1]

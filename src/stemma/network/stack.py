@@ -36,6 +36,7 @@ class Stack(Body):
         first = Block(settings, cross_attention)
         others = [Block(settings, cross_attention, first) for _ in range(part.layers - 1)]
         self.blocks = ModuleSequence[Block]([first, *others])
+        # the position bias of all layers (T5), if there is one
         self.near = build_position_scheme(settings).build_score_bias(bidirectional=not cross_attention)
         self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
@@ -71,10 +72,10 @@ class Stack(Body):
         rotation = stack_input.rotations[layer_index % len(stack_input.rotations)] if stack_input.rotations else None
         if stack_input.layer_context.unpadded is not None:
             return replace(stack_input.layer_context, mask=mask, layer_index=layer_index, rotation=rotation)
-        text = x[:, : stack_input.length] if x.shape[1] > stack_input.length else x
-        keys = text
+        text_states = x[:, : stack_input.length] if x.shape[1] > stack_input.length else x
+        keys = text_states
         if stack_input.memory is not None:
-            keys = torch.cat([stack_input.memory.hidden_states[layer_index].to(x.dtype), text], 1)
+            keys = torch.cat([stack_input.memory.hidden_states[layer_index].to(x.dtype), text_states], 1)
         return replace(stack_input.layer_context, mask=mask, key_states=None if keys is x else keys,
                        zero_memory_length=stack_input.zero_memory_length, layer_index=layer_index,
                        cache=None if stack_input.cache is None else stack_input.cache[layer_index],
@@ -84,8 +85,8 @@ class Stack(Body):
         """The layer's new memory, made of its input; an empty list if no memory is stored."""
         if stack_input.memory_update is None:
             return []
-        before = stack_input.memory.hidden_states[layer_index] if stack_input.memory else None
-        return [_append_memory(before, x[:, : stack_input.length], *stack_input.memory_update)]
+        previous = stack_input.memory.hidden_states[layer_index] if stack_input.memory else None
+        return [_append_memory(previous, x[:, : stack_input.length], *stack_input.memory_update)]
 
 
 class LayerwisePass:
@@ -205,31 +206,32 @@ class LayerwisePass:
         """The last block at the output positions only: queries are restricted, keys and values are not."""
         output_positions, unpadded = self.stack_input.output_positions, self.unpadded
         assert output_positions is not None
-        text = self.x if unpadded is None else unpadded.pad(self.x)
-        batch, length, width = text.shape
+        hidden = self.x if unpadded is None else unpadded.pad(self.x)
+        batch, length, width = hidden.shape
         row, position = output_positions // length, output_positions % length
         counts = torch.bincount(row, minlength=batch)
         if context.mask.costs_less_than(int(counts.max())):  # attention at all positions, the rest at the outputs
             keys = context.key_states if unpadded is None else self.x
-            y = block(text, replace(context, key_states=keys, output_queries=(row, position)))
-            self._set_output(y, output_positions, text)
+            y = block(hidden, replace(context, key_states=keys, output_queries=(row, position)))
+            self._set_output(y, output_positions, hidden)
             return
         # index of each output position within its row
-        rank = torch.arange(len(output_positions), device=text.device) - (counts.cumsum(0) - counts)[row]
+        rank = torch.arange(len(output_positions), device=hidden.device) - (counts.cumsum(0) - counts)[row]
         positions = output_positions.new_zeros(batch, int(counts.max()))  # (B, Q); shorter rows repeat position 0
         positions[row, rank] = position
-        query_states = text.gather(1, positions[:, :, None].expand(-1, -1, width))  # (B, Q, width)
+        query_states = hidden.gather(1, positions[:, :, None].expand(-1, -1, width))  # (B, Q, width)
         rotation = context.rotation
         rotation = None if rotation is None else replace(rotation, query=rotation.key.at_positions(positions))
         y = block(query_states, replace(context, mask=context.mask.for_queries(positions, length), key_states=self.x,
                                         rotation=rotation, output_queries=(row, rank)))
-        self._set_output(y, output_positions, text)
+        self._set_output(y, output_positions, hidden)
 
-    def _set_output(self, y: Tensor, output_positions: Tensor, text: Tensor) -> None:
+    def _set_output(self, y: Tensor, output_positions: Tensor, hidden: Tensor) -> None:
         """(N, width) at the output positions -> (B, L, width) output of the stack, zero elsewhere."""
         y = self.stack.finish(y)
-        flat = text.new_zeros(text.shape[:2].numel(), text.shape[2]).to(y.dtype).index_copy(0, output_positions, y)
-        self.output.last_hidden_state, self._outputs_only = flat.view(text.shape), True
+        zeros = hidden.new_zeros(hidden.shape[:2].numel(), hidden.shape[2]).to(y.dtype)
+        flat = zeros.index_copy(0, output_positions, y)
+        self.output.last_hidden_state, self._outputs_only = flat.view(hidden.shape), True
 
 
 def _query_stream_only(x: Tensor, context: LayerContext, stack_input: StackInput) -> tuple[Tensor, LayerContext]:
@@ -258,9 +260,9 @@ def _select_row_positions(output_positions: Tensor, rows: Tensor, length: int) -
     return (row * length + output_positions % length)[row >= 0].sort().values
 
 
-def _append_memory(old: Tensor | None, text: Tensor, max_length: int, num_positions: int) -> Tensor:
-    """The last `max_length` positions of the old memory followed by the first `num_positions` of the text."""
-    new = text[:, :num_positions].detach()
-    if old is not None and new.shape[1] < max_length:
-        new = torch.cat([old[:, -(max_length - new.shape[1]):].to(new.dtype), new], 1)
+def _append_memory(previous: Tensor | None, hidden: Tensor, max_length: int, num_positions: int) -> Tensor:
+    """The last `max_length` positions of the previous memory followed by the first `num_positions` of `hidden`."""
+    new = hidden[:, :num_positions].detach()
+    if previous is not None and new.shape[1] < max_length:
+        new = torch.cat([previous[:, -(max_length - new.shape[1]):].to(new.dtype), new], 1)
     return new[:, -max_length:].clone()  # a copy: a view would keep the whole step's activations alive

@@ -56,7 +56,7 @@ class Capitalisation(TokenClassification):
         return None
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        text = draft.is_text
-        labels = np.zeros(text.shape, dtype=np.int64)
-        labels[text] = draft.corpus.values_at(FIELD, draft.corpus_offsets[text])
+        is_text = draft.is_text
+        labels = np.zeros(is_text.shape, dtype=np.int64)
+        labels[is_text] = draft.corpus.values_at(FIELD, draft.corpus_offsets[is_text])
         self.add_targets(draft, labels)

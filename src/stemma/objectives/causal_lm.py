@@ -94,7 +94,7 @@ class CausalLM(NextTokenObjective):
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """No token is masked: the attention mask is causal."""
         labels = draft.next_tokens()
-        at = labels >= 0
+        is_target = labels >= 0
         if self.settings.scored == "second":
-            at &= np.arange(at.shape[1]) + 1 >= draft.segment_b_start()[:, None]
-        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=labels)
+            is_target &= np.arange(is_target.shape[1]) + 1 >= draft.segment_b_start()[:, None]
+        draft.add_token_targets(LM_HEAD_NAME, at=is_target, labels=labels)

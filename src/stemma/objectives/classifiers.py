@@ -1,7 +1,7 @@
 """Base classes of objectives that classify rows or tokens.
 
 The head is named after the kind of the objective, so that a model keeps it whatever the recipe calls the objective. The
-baseline is the class prior of the sampled labels: the text decides which labels are possible.
+baseline is the class prior of the sampled labels, since it depends on the text how often each label occurs.
 """
 
 from __future__ import annotations

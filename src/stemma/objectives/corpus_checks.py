@@ -10,14 +10,14 @@ from stemma.corpus.text_batches import ROLES
 from stemma.errors import UserError
 from stemma.recipe_loading import Recipe
 from stemma.schema.corpus import packing_settings
-from stemma.text.chinese_words import MIN_CHINESE_SHARE, missing_segmenter_notice
+from stemma.text.chinese_words import MIN_CHINESE_FRACTION, missing_segmenter_notice
 
 WORD_UNITS = ("word", "span", "phrase", "entity")  # masking units made of words
 
 
 def check_words(recipe: Recipe, corpus: Corpus) -> None:
     """Refuse word units on Chinese text without word segmentation: every word would be a single character."""
-    if corpus.manifest["segmenter"] != "none" or corpus.manifest.get("chinese", 0) <= MIN_CHINESE_SHARE:
+    if corpus.manifest["segmenter"] != "none" or corpus.manifest.get("chinese", 0) <= MIN_CHINESE_FRACTION:
         return
     units = {name: unit for name, task in recipe.settings.objective.items()
              if (unit := getattr(task, "unit", None)) in WORD_UNITS}

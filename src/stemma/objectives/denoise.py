@@ -45,11 +45,11 @@ class DenoiseSettings(Seq2SeqObjectiveSettings):
         yield from super().conflicts()
         names = ("infill", "mask", "delete")
         if sum(getattr(self, name) for name in names) >= 1:
-            what = f"infill {self.infill:g}, mask {self.mask:g} and delete {self.delete:g} leave nothing of the text"
-            yield tuple(ConflictKey(name, what) for name in names)
+            problem = f"infill {self.infill:g}, mask {self.mask:g} and delete {self.delete:g} leave nothing of the text"
+            yield tuple(ConflictKey(name, problem) for name in names)
         if not any(getattr(self, name) for name in (*names, "permute", "rotate")):
-            what = "nothing is corrupted, so there is nothing to learn: set infill, mask, delete, permute or rotate"
-            yield tuple(ConflictKey(name, what) for name in (*names, "permute", "rotate"))
+            problem = "nothing is corrupted, so there is nothing to learn: set infill, mask, delete, permute or rotate"
+            yield tuple(ConflictKey(name, problem) for name in (*names, "permute", "rotate"))
 
 
 @register("objective", "denoise", DenoiseSettings)
@@ -59,20 +59,20 @@ class Denoise(Seq2SeqObjective):
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         settings, pad_id = self.settings, draft.template.special_ids["padding"]
         order = shuffle_sentences(draft, settings.permute, rng)
-        ids, text, offsets = (np.take_along_axis(values, order, axis=1)
-                              for values in (draft.input_ids, draft.is_text, draft.corpus_offsets))
-        text_index = np.cumsum(text, axis=1) - 1  # of each token among the text of its row
-        count = text.sum(1)
-        span, inserted = sample_infill_spans(count, settings.infill, settings.mean_span, text.shape[1], rng)
-        span = np.where(text, np.take_along_axis(span, np.maximum(text_index, 0), axis=1), -1)
-        masked, deleted = _mask_and_delete(text & (span < 0), count, settings.mask, settings.delete, rng)
-        first = span >= 0
-        first[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # this token becomes the mask
-        ids = np.where(first | masked, draft.corpus.tokenizer.special_id("mask"), ids)
-        offsets = np.where(first, -1, offsets)  # the mask of a span has no corpus offset
-        used = np.arange(text.shape[1]) < draft.lengths[:, None]
-        keep = used & (first | (span < 0)) & ~deleted
-        source = _insert_masks(draft, ids, offsets, keep, text, inserted, pad_id)
+        ids, is_text, offsets = (np.take_along_axis(values, order, axis=1)
+                                 for values in (draft.input_ids, draft.is_text, draft.corpus_offsets))
+        text_index = np.cumsum(is_text, axis=1) - 1  # of each token among the text of its row
+        count = is_text.sum(1)
+        span, inserted = sample_infill_spans(count, settings.infill, settings.mean_span, is_text.shape[1], rng)
+        span = np.where(is_text, np.take_along_axis(span, np.maximum(text_index, 0), axis=1), -1)
+        masked, deleted = _mask_and_delete(is_text & (span < 0), count, settings.mask, settings.delete, rng)
+        is_span_start = span >= 0
+        is_span_start[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # it becomes the mask
+        ids = np.where(is_span_start | masked, draft.corpus.tokenizer.special_id("mask"), ids)
+        offsets = np.where(is_span_start, -1, offsets)  # the mask of a span has no corpus offset
+        not_padding = np.arange(is_text.shape[1]) < draft.lengths[:, None]
+        keep = not_padding & (is_span_start | (span < 0)) & ~deleted
+        source = _insert_masks(draft, ids, offsets, keep, is_text, inserted, pad_id)
         source = rotate_rows(source, _template_lengths(draft), settings.rotate, rng)
         set_seq2seq_rows(draft, source, unchanged_rows(draft))
 
@@ -80,15 +80,16 @@ class Denoise(Seq2SeqObjective):
 def shuffle_sentences(draft: Draft, probability: float, rng: RNG) -> np.ndarray:
     """(rows, length) source index of every position: with `probability`, the sentences of a row are in random order.
     Sentences do not cross special tokens such as document separators."""
-    text = draft.is_text
-    rows, length = text.shape
+    is_text = draft.is_text
+    rows, length = is_text.shape
     uniform, keys = rng.random((rows, 1)), rng.random((rows, length))
     sentence = np.searchsorted(draft.corpus.sentence_starts, draft.corpus_offsets, side="right")
-    begins = np.ones(text.shape, dtype=bool)
-    begins[:, 1:] = (sentence[:, 1:] != sentence[:, :-1]) | ~text[:, 1:] | ~text[:, :-1]
-    first = np.maximum.accumulate(np.where(begins, np.arange(length), 0), axis=1)
-    stretch = np.cumsum(~text | np.concatenate([~text[:, :1], ~text[:, :-1]], axis=1), axis=1)
-    key = stretch + np.where(uniform < probability, np.take_along_axis(keys, first, axis=1), 0.0)
+    is_start = np.ones(is_text.shape, dtype=bool)
+    is_start[:, 1:] = (sentence[:, 1:] != sentence[:, :-1]) | ~is_text[:, 1:] | ~is_text[:, :-1]
+    first = np.maximum.accumulate(np.where(is_start, np.arange(length), 0), axis=1)
+    # Between two special tokens; the integer part of the sort key keeps these segments in order.
+    segment = np.cumsum(~is_text | np.concatenate([~is_text[:, :1], ~is_text[:, :-1]], axis=1), axis=1)
+    key = segment + np.where(uniform < probability, np.take_along_axis(keys, first, axis=1), 0.0)
     return np.argsort(key, axis=1, kind="stable")
 
 
@@ -113,8 +114,8 @@ def sample_infill_spans(lengths: np.ndarray, fraction: float, mean_length: float
     row, element = np.nonzero(is_span & (size == 0))
     np.add.at(inserted, (row, start[row, element]), 1)
     span = np.full((rows, width), -1)
-    owner = np.repeat(np.where(is_span, position, -1).reshape(-1), size.reshape(-1))
-    span[position < lengths[:, None]] = owner
+    token_span = np.repeat(np.where(is_span, position, -1).reshape(-1), size.reshape(-1))
+    span[position < lengths[:, None]] = token_span
     return span, inserted
 
 
@@ -125,12 +126,12 @@ def _sample_span_lengths(num_masked: np.ndarray, mean: float, max_spans: int,
     cumulative = np.cumsum(_poisson_probabilities(mean))
     sizes = np.searchsorted(cumulative, rng.random((len(num_masked), max_spans)), side="right")
     sizes[:, -1] = np.maximum(num_masked, 1)  # reached almost never; then it supplies the missing tokens
-    before = np.cumsum(sizes, axis=1) - sizes
-    taken = before < num_masked[:, None]
-    sizes = np.where(taken, np.minimum(sizes, num_masked[:, None] - before), 0)
-    room = num_masked - (sizes > 0).sum(1)
+    tokens_before = np.cumsum(sizes, axis=1) - sizes
+    taken = tokens_before < num_masked[:, None]
+    sizes = np.where(taken, np.minimum(sizes, num_masked[:, None] - tokens_before), 0)
+    max_empty = num_masked - (sizes > 0).sum(1)
     empty = taken & (sizes == 0)
-    taken &= ~empty | (np.cumsum(empty, axis=1) <= room[:, None])
+    taken &= ~empty | (np.cumsum(empty, axis=1) <= max_empty[:, None])
     order = np.argsort(~taken, axis=1, kind="stable")
     return np.take_along_axis(sizes, order, axis=1), taken.sum(1)
 
@@ -148,51 +149,54 @@ def _mask_and_delete(free: np.ndarray, count: np.ndarray, mask: float, delete: f
     """(rows, length) bool: masked tokens and deleted tokens, as fractions of the whole text, chosen among `free`."""
     keys = np.where(free, rng.random(free.shape), 2.0)
     rank = np.where(free, np.argsort(np.argsort(keys, axis=1), axis=1), free.shape[1])
-    masks = stochastic_round(count * mask, rng)
-    drops = stochastic_round(count * delete, rng)
-    return rank < masks[:, None], (rank >= masks[:, None]) & (rank < np.minimum(masks + drops, free.sum(1))[:, None])
+    num_masked = stochastic_round(count * mask, rng)
+    num_deleted = stochastic_round(count * delete, rng)
+    masked = rank < num_masked[:, None]
+    return masked, ~masked & (rank < np.minimum(num_masked + num_deleted, free.sum(1))[:, None])
 
 
-def _insert_masks(draft: Draft, ids: np.ndarray, offsets: np.ndarray, kept_tokens: np.ndarray, text: np.ndarray,
+def _insert_masks(draft: Draft, ids: np.ndarray, offsets: np.ndarray, kept_tokens: np.ndarray, is_text: np.ndarray,
                   inserted: np.ndarray, pad_id: int) -> PaddedRows:
     """The kept tokens of each row, with `inserted` mask tokens before text tokens or after the last one."""
     rows, length = ids.shape
-    before = np.zeros((rows, length + 1), dtype=np.int64)
-    text_count = np.cumsum(text, axis=1)
-    before[:, :length][text] = np.take_along_axis(inserted, np.maximum(text_count - 1, 0), axis=1)[text]
-    end = length - np.argmax(text[:, ::-1], axis=1)  # the position after the text
+    masks_before = np.zeros((rows, length + 1), dtype=np.int64)
+    text_count = np.cumsum(is_text, axis=1)
+    masks_before[:, :length][is_text] = np.take_along_axis(inserted, np.maximum(text_count - 1, 0), axis=1)[is_text]
+    end = length - np.argmax(is_text[:, ::-1], axis=1)  # the position after the text
     row = np.arange(rows)
-    before[row, end] += np.where(text.any(1), inserted[row, text_count[:, -1]], 0)
+    masks_before[row, end] += np.where(is_text.any(1), inserted[row, text_count[:, -1]], 0)
     ids, offsets, kept_tokens = (np.concatenate([values, np.zeros((rows, 1), values.dtype)], axis=1)
                                  for values in (ids, offsets, kept_tokens))
-    most = int(before.max(initial=0))  # columns for masks before every position: rarely more than two
+    max_masks = int(masks_before.max(initial=0))  # columns for masks before every position: rarely more than two
 
     def with_mask_columns(values: np.ndarray, mask_value: int) -> np.ndarray:
-        masks = np.full((rows, length + 1, most), mask_value, dtype=values.dtype)
+        masks = np.full((rows, length + 1, max_masks), mask_value, dtype=values.dtype)
         return np.concatenate([masks, values[:, :, None]], axis=2).reshape(rows, -1)
 
-    kept = np.concatenate([np.arange(most) < before[:, :, None], kept_tokens[:, :, None]], axis=2).reshape(rows, -1)
-    return PaddedRows.select(with_mask_columns(ids, draft.corpus.tokenizer.special_id("mask")), kept, pad_id,
+    is_mask = np.arange(max_masks) < masks_before[:, :, None]
+    selected = np.concatenate([is_mask, kept_tokens[:, :, None]], axis=2).reshape(rows, -1)
+    return PaddedRows.select(with_mask_columns(ids, draft.corpus.tokenizer.special_id("mask")), selected, pad_id,
                              with_mask_columns(offsets, -1))
 
 
 def _template_lengths(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
     """(rows,) numbers of special tokens of the template before and after the text of each row."""
-    text, length = draft.is_text, draft.is_text.shape[1]
-    first = np.argmax(text, axis=1)
-    last = length - np.argmax(text[:, ::-1], axis=1)
-    return np.where(text.any(1), first, draft.lengths), np.where(text.any(1), draft.lengths - last, 0)
+    is_text, length = draft.is_text, draft.is_text.shape[1]
+    first = np.argmax(is_text, axis=1)
+    end = length - np.argmax(is_text[:, ::-1], axis=1)  # the position after the text
+    return np.where(is_text.any(1), first, draft.lengths), np.where(is_text.any(1), draft.lengths - end, 0)
 
 
-def rotate_rows(rows: PaddedRows, edges: tuple[np.ndarray, np.ndarray], probability: float, rng: RNG) -> PaddedRows:
-    """With `probability`, rotate a row to start at a random token; the special tokens at its edges stay."""
+def rotate_rows(rows: PaddedRows, template_lengths: tuple[np.ndarray, np.ndarray], probability: float,
+                rng: RNG) -> PaddedRows:
+    """With `probability`, rotate a row to start at a random token; the special tokens before and after it stay."""
     uniform, fraction = rng.random((len(rows.input_ids), 2)).T
-    before, after = (edge[:, None] for edge in edges)
-    inside = np.maximum(rows.lengths[:, None] - before - after, 0)
-    shift = np.where(uniform < probability, fraction, 0.0)[:, None] * inside
+    before, after = (lengths[:, None] for lengths in template_lengths)
+    text_length = np.maximum(rows.lengths[:, None] - before - after, 0)
+    shift = np.where(uniform < probability, fraction, 0.0)[:, None] * text_length
     position = np.arange(rows.input_ids.shape[1])
-    rotated = before + (position - before + shift.astype(np.int64)) % np.maximum(inside, 1)
-    is_text = (position >= before) & (position < before + inside)
+    rotated = before + (position - before + shift.astype(np.int64)) % np.maximum(text_length, 1)
+    is_text = (position >= before) & (position < before + text_length)
     source = np.where(is_text, rotated, position)
     offsets = rows.corpus_offsets
     return PaddedRows(np.take_along_axis(rows.input_ids, source, axis=1), rows.lengths,

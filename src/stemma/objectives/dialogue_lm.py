@@ -60,7 +60,7 @@ class DialogueLM(RowClassification):
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Label 1: a turn after the first is replaced by one of another dialogue and the same speaker, so that the
-        order of speakers gives nothing away. Label 0: unchanged. A dialogue of one turn gets no label."""
+        order of speakers does not reveal the label. Label 0: unchanged. A dialogue of one turn gets no label."""
         spans, sentences = draft.spans, np.asarray(draft.corpus.sentence_starts)
         uniform, turn_fraction, other_fraction = rng.random((draft.rows, 3)).T
         first = np.searchsorted(spans.row, np.arange(draft.rows))

@@ -103,28 +103,28 @@ class DiscourseRelation(RowClassification):
         labels = np.full(draft.rows, -1, dtype=np.int64)
         if len(matches.sentence):
             sentences = draft.corpus.sentence_starts
-            chosen = matches[(uniform * len(matches.sentence)).astype(np.int64)]
-            before, start, stop = (sentences[chosen.sentence + step] for step in (-1, 0, 1))
-            start_b = start + chosen.num_tokens
+            match = matches[(uniform * len(matches.sentence)).astype(np.int64)]
+            start_a, start, stop = (sentences[match.sentence + step] for step in (-1, 0, 1))
+            start_b = start + match.num_tokens
             draft.spans = RowSpans(
-                draft.rows, np.repeat(np.arange(draft.rows), 2), np.stack([before, start_b], axis=1).reshape(-1),
-                np.stack([start - before, stop - start_b], axis=1).reshape(-1),
+                draft.rows, np.repeat(np.arange(draft.rows), 2), np.stack([start_a, start_b], axis=1).reshape(-1),
+                np.stack([start - start_a, stop - start_b], axis=1).reshape(-1),
                 np.tile(np.array([0, 1], np.int8), draft.rows), np.zeros(2 * draft.rows, bool))
-            labels = chosen.label
+            labels = match.label
         draft.spans.truncate_pairs(draft.template.capacity(pair=True), rng)
         draft.add_row_labels(self.name, labels)
 
     def _matches_in_subset(self, subset: CorpusSubset) -> ConnectiveMatches:
         """The matches inside these documents, computed once per subset."""
-        for known_subset, matches in self._matches_by_subset:
-            if known_subset is subset:
+        for cached_subset, matches in self._matches_by_subset:
+            if cached_subset is subset:
                 return matches
         matches = find_connectives(subset.corpus, self.connectives)
         sentences = subset.corpus.sentence_starts
-        begins, ends = subset.document_ranges.T
-        document = np.searchsorted(begins, sentences[matches.sentence], side="right") - 1
-        inside = (document >= 0) & (sentences[matches.sentence - 1] >= begins[document]) & (
-            sentences[matches.sentence] < ends[document])
+        document_starts, document_stops = subset.document_ranges.T
+        document = np.searchsorted(document_starts, sentences[matches.sentence], side="right") - 1
+        inside = (document >= 0) & (sentences[matches.sentence - 1] >= document_starts[document]) & (
+            sentences[matches.sentence] < document_stops[document])
         self._matches_by_subset.append((subset, matches[inside]))
         return matches[inside]
 

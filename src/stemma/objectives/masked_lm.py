@@ -95,8 +95,8 @@ class MaskedLMSettings(ObjectiveSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.mask + self.random > 1:
-            what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
-            yield (ConflictKey("mask", what), ConflictKey("random", what))
+            problem = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
+            yield (ConflictKey("mask", problem), ConflictKey("random", problem))
         if self.scored == "second" and self.sees == "later":
             yield (ConflictKey("scored", "with sees=later B does not attend to A, so B cannot be predicted from it"),
                    ConflictKey("sees", "with scored=second B must attend to A: full, prefix or causal"))

@@ -38,8 +38,8 @@ class MaskedSpanToSpanSettings(Seq2SeqObjectiveSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.mask + self.random > 1:
-            what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
-            yield (ConflictKey("mask", what), ConflictKey("random", what))
+            problem = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
+            yield (ConflictKey("mask", problem), ConflictKey("random", problem))
 
 
 @register("objective", "masked_span_to_span", MaskedSpanToSpanSettings)
@@ -47,24 +47,24 @@ class MaskedSpanToSpan(Seq2SeqObjective):
     settings: MaskedSpanToSpanSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """The decoder uses the position ids of the encoder: it knows the position of the span in the sentence."""
+        """The decoder uses the position ids of the encoder, so it has the position of the span in the sentence."""
         selected = choose_span(draft.is_text, self.settings.share, rng)
         ids = replace_tokens(draft, selected, self.settings.mask, self.settings.random, rng)
         longest, pad_id = int(draft.lengths.max()), draft.template.special_ids["padding"]
         positions = np.broadcast_to(np.arange(selected.shape[1]), selected.shape)
         mask_id = draft.corpus.tokenizer.special_id("mask")
         target = PaddedRows.select(draft.original_ids, selected, pad_id).shift_right(mask_id, pad_id)
-        # Padding gets position 0: any valid position will do.
+        # Padding gets position 0, which is always valid.
         spans = PaddedRows(target.input_ids, target.lengths, target.labels, compact_rows(positions, selected, 0))
         source = PaddedRows(ids[:, :longest], draft.lengths, corpus_offsets=draft.corpus_offsets[:, :longest])
         draft.seq2seq_rows = {ENCODER: source, DECODER: spans}
 
 
-def choose_span(text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
+def choose_span(is_text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
     """(rows, length) bool: one span at a random position, `fraction` of the text of its row, at least one token."""
-    count = text.sum(1)
+    count = is_text.sum(1)
     span_length = np.minimum(np.maximum(np.rint(count * fraction), 1), count).astype(np.int64)
-    first = (rng.random((len(text), 1))[:, 0] * (count - span_length + 1)).astype(np.int64)
-    index = np.cumsum(text, axis=1) - 1  # of each token among the text of its row
-    selected: np.ndarray = text & (index >= first[:, None]) & (index < (first + span_length)[:, None])
+    first = (rng.random((len(is_text), 1))[:, 0] * (count - span_length + 1)).astype(np.int64)
+    index = np.cumsum(is_text, axis=1) - 1  # of each token among the text of its row
+    selected: np.ndarray = is_text & (index >= first[:, None]) & (index < (first + span_length)[:, None])
     return selected

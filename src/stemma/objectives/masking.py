@@ -17,37 +17,37 @@ from stemma.corpus.rng import RNG
 
 def choose_tokens(draft: Draft, mask_rate: float, rng: RNG, candidates: np.ndarray | None = None) -> np.ndarray:
     """(rows, length) bool: single tokens at the masking rate, at least one per row, among the text or `candidates`."""
-    text = draft.is_text if candidates is None else candidates
-    num_selected = _target_counts(text.sum(1), mask_rate, rng)
-    keys = np.where(text, rng.random(text.shape), 2.0)  # special tokens sort last and are never selected
+    candidates = draft.is_text if candidates is None else candidates
+    num_selected = _target_counts(candidates.sum(1), mask_rate, rng)
+    keys = np.where(candidates, rng.random(candidates.shape), 2.0)  # special tokens sort last and are never selected
     order = np.argsort(keys, axis=1)
-    selected = np.zeros(text.shape, dtype=bool)
-    np.put_along_axis(selected, order, np.arange(text.shape[1]) < num_selected[:, None], axis=1)
+    selected = np.zeros(candidates.shape, dtype=bool)
+    np.put_along_axis(selected, order, np.arange(candidates.shape[1]) < num_selected[:, None], axis=1)
     return selected
 
 
-def token_units(text: np.ndarray) -> np.ndarray:
+def token_units(is_text: np.ndarray) -> np.ndarray:
     """(rows, length) unit ids with one unit per text token; -1 elsewhere."""
-    return np.where(text, np.arange(text.size).reshape(text.shape), -1)
+    return np.where(is_text, np.arange(is_text.size).reshape(is_text.shape), -1)
 
 
 def merge_adjacent_units(units: np.ndarray, probabilities: Sequence[float], rng: RNG) -> np.ndarray:
     """(rows, length) ids of units merged from 1, 2, 3... adjacent units, a number sampled by `probabilities`. Ids are
     unique over the batch; -1 where there is no text. Merged units do not cross special tokens."""
     rows, length = units.shape
-    text = units >= 0
+    is_text = units >= 0
     edges = np.cumsum(probabilities)[:-1]
     sizes = 1 + np.searchsorted(edges, rng.random((rows, length)), side="right")
     first = np.cumsum(sizes, axis=1) - sizes  # index of the first unit of each merged unit
-    opens = np.zeros((rows, length), dtype=bool)
+    starts_merged = np.zeros((rows, length), dtype=bool)
     row, index = np.nonzero(first < length)
-    opens[row, first[row, index]] = True
-    begins = np.ones((rows, length), dtype=bool)  # a unit begins; a position without text counts as a unit
-    begins[:, 1:] = (units[:, 1:] != units[:, :-1]) | ~text[:, 1:]
-    begins &= np.take_along_axis(opens, np.cumsum(begins, axis=1) - 1, axis=1)
-    begins[:, 1:] |= ~text[:, :-1]
-    begins[:, 0] = True
-    return np.where(text, np.cumsum(begins & text).reshape(text.shape) - 1, -1)
+    starts_merged[row, first[row, index]] = True
+    is_start = np.ones((rows, length), dtype=bool)  # a unit begins; a position without text counts as a unit
+    is_start[:, 1:] = (units[:, 1:] != units[:, :-1]) | ~is_text[:, 1:]
+    is_start &= np.take_along_axis(starts_merged, np.cumsum(is_start, axis=1) - 1, axis=1)
+    is_start[:, 1:] |= ~is_text[:, :-1]
+    is_start[:, 0] = True
+    return np.where(is_text, np.cumsum(is_start & is_text).reshape(is_text.shape) - 1, -1)
 
 
 def truncated_geometric(p: float, max_words: int) -> list[float]:
@@ -59,7 +59,7 @@ def truncated_geometric(p: float, max_words: int) -> list[float]:
 
 
 def restrict_units(units: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Unit ids at the candidate positions only; a candidate outside all units becomes a unit by itself."""
+    """Unit ids at the candidate positions only; a candidate outside all units becomes its own unit."""
     new_ids = units.max(initial=-1) + 1 + np.arange(units.size).reshape(units.shape)
     return np.where(candidates, np.where(units >= 0, units, new_ids), -1)
 
@@ -72,31 +72,31 @@ def choose_units(units: NDArray[np.int64], mask_rate: float, rng: RNG,
     `within` gives larger units (spans of words). These are ordered at random and their units in text order, so the last
     span of a row may be cut after a word, and the rate is exact even if a span is longer than it allows.
     """
-    text = units >= 0
+    is_text = units >= 0
     rows, length = units.shape
     uniform = rng.random((rows, length + 1))
-    flat = units[text]
+    flat = units[is_text]
     count = int(flat.max()) + 1 if len(flat) else 0
     if not count:
         return np.zeros(units.shape, dtype=bool)
     size = np.bincount(flat, minlength=count)
     row = np.zeros(count, dtype=np.int64)
     key = np.zeros(count)
-    row[flat] = np.nonzero(text)[0]
-    key[flat] = broadcast_per_unit(uniform[:, :length], units if within is None else within)[text]
+    row[flat] = np.nonzero(is_text)[0]
+    key[flat] = broadcast_per_unit(uniform[:, :length], units if within is None else within)[is_text]
     order = np.lexsort((key, row))  # stable: units of one span keep their order
     order = order[size[order] > 0]
-    ended = np.cumsum(size[order])
+    tokens_through = np.cumsum(size[order])
     first = np.searchsorted(row[order], np.arange(rows))
-    before_row = np.concatenate([[0], ended])[first]
-    ended = ended - before_row[row[order]]  # tokens selected in this row up to and including this unit
-    begun = ended - size[order]
-    target = np.maximum(text.sum(1) * mask_rate, np.minimum(1, text.sum(1)))[row[order]]
-    fraction = (target - begun) / size[order]  # of this unit that still fits
+    before_row = np.concatenate([[0], tokens_through])[first]
+    tokens_through = tokens_through - before_row[row[order]]  # tokens of this row up to and including this unit
+    tokens_before = tokens_through - size[order]
+    target = np.maximum(is_text.sum(1) * mask_rate, np.minimum(1, is_text.sum(1)))[row[order]]
+    fraction = (target - tokens_before) / size[order]  # of this unit that still fits
     fits = (fraction >= 1) | ((fraction > 0) & (uniform[:, length][row[order]] < fraction))
     selected = np.zeros(count + 1, dtype=bool)  # index -1 is the last entry: not selected
     selected[order] = fits
-    empty = ~np.isin(np.arange(rows), row[order][fits]) & text.any(1)
+    empty = ~np.isin(np.arange(rows), row[order][fits]) & is_text.any(1)
     selected[order[first[empty]]] = True  # a row with text has at least one target
     return selected[units]
 
@@ -104,9 +104,9 @@ def choose_units(units: NDArray[np.int64], mask_rate: float, rng: RNG,
 def broadcast_per_unit(values: np.ndarray, units: np.ndarray) -> np.ndarray:
     """(rows, length) `values`, with one value for all positions of a unit: that of its last position."""
     shared = np.zeros(int(units.max(initial=-1)) + 2)  # index -1 is the last entry
-    text = units >= 0
-    shared[units[text]] = values[text]
-    return np.where(text, shared[units], values)
+    is_text = units >= 0
+    shared[units[is_text]] = values[is_text]
+    return np.where(is_text, shared[units], values)
 
 
 def replace_tokens(draft: Draft, selected: np.ndarray, mask_probability: float, random_probability: float, rng: RNG,

@@ -24,14 +24,15 @@ def drop_objectives(recipe: Recipe, missing: Mapping[str, str]) -> tuple[Recipe,
     changes: dict[str, Any] = {}
     warnings = {}
     for name in (name for name in objectives if name in missing):
-        with_it = "".join(f", and objective.{companion} with it" for companion in companions[name])
-        warnings[name] = f"objective.{name} is switched off{with_it}: {missing[name]}."
+        also_removed = "".join(f", and objective.{companion} with it" for companion in companions[name])
+        warnings[name] = f"objective.{name} is switched off{also_removed}: {missing[name]}."
     ordered = sorted(missing, key=lambda name: objectives[name].starts)
-    inherited = {name: _take_over_stage(remaining, objectives[name], ("stops", "starts"), changes) for name in ordered}
-    for name in reversed([name for name in ordered if not inherited[name]]):  # first stages: the stage after takes over
-        inherited[name] = _take_over_stage(remaining, objectives[name], ("starts", "stops"), changes)
-    for name, heirs in inherited.items():
-        warnings[name] += "".join(f" objective.{heir} takes over its stage of the budget." for heir in heirs)
+    extended = {name: _take_over_stage(remaining, objectives[name], ("stops", "starts"), changes) for name in ordered}
+    for name in reversed([name for name in ordered if not extended[name]]):  # first stages: the stage after takes over
+        extended[name] = _take_over_stage(remaining, objectives[name], ("starts", "stops"), changes)
+    for name, names in extended.items():
+        warnings[name] += "".join(f" objective.{extended_name} takes over its stage of the budget."
+                                  for extended_name in names)
     changes["remove"] = [f"objective.{name}" for name in removed]
     return recipe.with_changes(changes, ORIGIN), list(warnings.values())
 
@@ -42,9 +43,9 @@ def _paired_masked_lms(objectives: Mapping[str, ObjectiveSettings], removed: str
     task_id = objectives[removed].task_id
     same_task = {name: settings for name, settings in objectives.items()
                  if task_id is not None and settings.task_id == task_id}
-    others = {name for name, settings in same_task.items() if not settings.masks_tokens}
-    if removed in others and others <= set(missing):
-        yield from (name for name in same_task if name not in others and name not in missing)
+    accompanied = {name for name, settings in same_task.items() if not settings.masks_tokens}
+    if removed in accompanied and accompanied <= set(missing):
+        yield from (name for name in same_task if name not in accompanied and name not in missing)
 
 
 def _take_over_stage(remaining: Mapping[str, ObjectiveSettings], removed: ObjectiveSettings, edges: tuple[str, str],
@@ -55,7 +56,7 @@ def _take_over_stage(remaining: Mapping[str, ObjectiveSettings], removed: Object
     similar = [name for name, settings in remaining.items()
                if (settings.kind, settings.packing, settings.task_id)
                == (removed.kind, removed.packing, removed.task_id)]
-    heirs = [name for name in similar
-             if changes.get(f"objective.{name}.{near}", getattr(remaining[name], near)) == getattr(removed, far)]
-    changes |= {f"objective.{name}.{near}": getattr(removed, near) for name in heirs}
-    return heirs
+    extended = [name for name in similar
+                if changes.get(f"objective.{name}.{near}", getattr(remaining[name], near)) == getattr(removed, far)]
+    changes |= {f"objective.{name}.{near}": getattr(removed, near) for name in extended}
+    return extended

@@ -13,13 +13,13 @@ def sample_other_document(draft: Draft, rows: np.ndarray, max_tokens: np.ndarray
     other than that of A (unless there is only one) and a random sentence on. `uniform` and `offset` are uniform samples
     that choose the document and the sentence."""
     sentences = draft.corpus.sentence_starts
-    begins, ends = draft.subset.document_ranges.T
-    own_document = np.searchsorted(begins, segment_a_start(draft)[rows], side="right") - 1
-    document = (uniform * max(1, len(begins) - 1)).astype(np.int64)
-    if len(begins) > 1:
+    document_starts, document_stops = draft.subset.document_ranges.T
+    own_document = np.searchsorted(document_starts, segment_a_start(draft)[rows], side="right") - 1
+    document = (uniform * max(1, len(document_starts) - 1)).astype(np.int64)
+    if len(document_starts) > 1:
         document += document >= own_document
-    first = np.searchsorted(sentences, begins[document])
-    last = np.searchsorted(sentences, ends[document])
+    first = np.searchsorted(sentences, document_starts[document])
+    last = np.searchsorted(sentences, document_stops[document])
     start = sentences[first + (offset * (last - first)).astype(np.int64)]
     stop = sentences[np.minimum(np.searchsorted(sentences, start + max_tokens), last)]
     return start, stop - start

@@ -38,7 +38,7 @@ class NextSentence(RowClassification):
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Label 0: B follows A; 1: B is from another document and as long as the original B, so that the row length
-        gives nothing away. If nothing follows A, B fills the rest of the row (as in the released code)."""
+        does not reveal the label. If nothing follows A, B fills the rest of the row (as in the released code)."""
         spans, capacity = draft.spans, draft.template.capacity(pair=True)
         uniform, document, offset = rng.random((draft.rows, 3)).T
         length_a, length_b = spans.part_lengths(0), spans.part_lengths(1)

@@ -88,8 +88,8 @@ class PermutationLM(Objective):
         return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=False, bias=True)})
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """No token is replaced. The part of a row that the memory will reuse has an order of its own: it never attends
-        to the rest, which attends to all of it."""
+        """No token is replaced. The part of a row that the memory will reuse comes first in the order: it never attends
+        to the second part, which attends to all of it."""
         if self.settings.scored == "second":
             targets = segment_b_mask(draft)
             draft.factorization_order = _left_to_right(draft)

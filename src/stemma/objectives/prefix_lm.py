@@ -44,8 +44,8 @@ class PrefixLM(NextTokenObjective):
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """The prefix ends at the start of B; in a single text at a random position that leaves both sides non-empty."""
-        random = 1 + (rng.random((draft.rows, 1))[:, 0] * (draft.lengths - 1)).astype(np.int64)
-        draft.prefix_lengths = np.where(draft.spans.part_lengths(1) > 0, draft.segment_b_start(), random)
+        random_lengths = 1 + (rng.random((draft.rows, 1))[:, 0] * (draft.lengths - 1)).astype(np.int64)
+        draft.prefix_lengths = np.where(draft.spans.part_lengths(1) > 0, draft.segment_b_start(), random_lengths)
         labels = draft.next_tokens()
-        at = (labels >= 0) & (np.arange(labels.shape[1]) + 1 >= draft.prefix_lengths[:, None])
-        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=labels)
+        is_target = (labels >= 0) & (np.arange(labels.shape[1]) + 1 >= draft.prefix_lengths[:, None])
+        draft.add_token_targets(LM_HEAD_NAME, at=is_target, labels=labels)

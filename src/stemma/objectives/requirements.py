@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 def drop_unsupported(recipe: Recipe, corpus: Corpus) -> tuple[Recipe, list[str]]:
     """The recipe without the objectives that this corpus has no data for, with the settings that depend on the corpus;
     and a warning for each removed objective."""
-    lacking = {objective.name: why for objective in build_objectives(recipe)
-               if (why := _missing_data(recipe, objective, corpus)) is not None}
+    missing = {objective.name: reason for objective in build_objectives(recipe)
+               if (reason := _missing_data(recipe, objective, corpus)) is not None}
     changes = {f"objective.{objective.name}.{key}": value for objective in build_objectives(recipe)
-               if objective.name not in lacking for key, value in objective.corpus_settings(corpus).items()}
+               if objective.name not in missing for key, value in objective.corpus_settings(corpus).items()}
     if changes:
         recipe = recipe.with_changes(changes, ORIGIN)
-    if not lacking:
+    if not missing:
         return recipe, []
-    if len(lacking) == len(recipe.settings.objective):
+    if len(missing) == len(recipe.settings.objective):
         raise UserError(f"the corpus {corpus.path} has nothing for any task of {recipe.label}",
-                        [(f"objective.{name}", why) for name, why in lacking.items()])
-    return drop_objectives(recipe, lacking)
+                        [(f"objective.{name}", reason) for name, reason in missing.items()])
+    return drop_objectives(recipe, missing)
 
 
 def _missing_data(recipe: Recipe, objective: Objective, corpus: Corpus) -> str | None:
@@ -63,13 +63,13 @@ def check_requirements(recipe: Recipe, corpus: Corpus) -> None:
     check_speakers(recipe, corpus)
     problems: list[tuple[str, str]] = []
     for objective in objectives:
-        needs = objective.requirements()
+        requirements = objective.requirements()
         problems += [(f"objective.{objective.name}", f'needs the special token "{role}", which the tokenizer lacks')
-                     for role in sorted(needs.special_tokens - corpus.tokenizer.special_token_ids.keys())]
+                     for role in sorted(requirements.special_tokens - corpus.tokenizer.special_token_ids.keys())]
         problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
-                     for name in sorted(needs.annotations - set(corpus.annotations()))]
-    missing_inputs = [(f"network.inputs.{name}", why) for name, settings in recipe.settings.network.inputs.items()
-                      if (why := settings.missing_data(name, corpus)) is not None]
+                     for name in sorted(requirements.annotations - set(corpus.annotations()))]
+    missing_inputs = [(f"network.inputs.{name}", reason) for name, settings in recipe.settings.network.inputs.items()
+                      if (reason := settings.missing_data(name, corpus)) is not None]
     if missing_inputs:
         raise UserError(f"the corpus {corpus.path} has nothing for some inputs of {recipe.label}", missing_inputs)
     for key, template in recipe.settings.templates().items():

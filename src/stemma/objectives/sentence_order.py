@@ -1,7 +1,7 @@
 """Sentence-order prediction: are A and B in their original order or swapped (ALBERT, arXiv:1909.11942)?
 
-Unlike in next-sentence prediction, the topic gives nothing away. StructBERT (arXiv:1908.04577) adds a third class: B is
-from another document.
+Unlike in next-sentence prediction, the topic does not reveal the answer. StructBERT (arXiv:1908.04577) adds a third
+class: B is from another document.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class SentenceOrderSettings(ObjectiveSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.swapped + self.other > 1:
-            what = f"swapped {self.swapped:g} and other {self.other:g} add up to more than 1"
-            yield (ConflictKey("swapped", what), ConflictKey("other", what))
+            problem = f"swapped {self.swapped:g} and other {self.other:g} add up to more than 1"
+            yield (ConflictKey("swapped", problem), ConflictKey("other", problem))
 
 
 @register("objective", "sentence_order", SentenceOrderSettings)

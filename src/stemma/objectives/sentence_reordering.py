@@ -64,14 +64,14 @@ class SentenceReordering(RowClassification):
         edges = np.concatenate([start[:, None], edges, stop[:, None]], axis=1)
 
         sizes = np.cumprod(np.arange(1, max_parts + 1))  # permutations of 1, 2, ... parts
-        before = (np.cumsum(sizes) - sizes)[parts - 1]
-        labels = before + (uniform[:, max_parts] * sizes[parts - 1]).astype(np.int64)
+        first_label = (np.cumsum(sizes) - sizes)[parts - 1]
+        labels = first_label + (uniform[:, max_parts] * sizes[parts - 1]).astype(np.int64)
         order = self.orders[labels]  # (rows, max_parts): part at each position; -1 after the last
         row, position = np.nonzero(order >= 0)
         part = order[row, position]
-        begins = edges[row, part]
-        draft.spans = RowSpans(draft.rows, row, begins, edges[row, part + 1] - begins, np.zeros(len(row), np.int8),
-                               np.zeros(len(row), bool))
+        part_start = edges[row, part]
+        draft.spans = RowSpans(draft.rows, row, part_start, edges[row, part + 1] - part_start,
+                               np.zeros(len(row), np.int8), np.zeros(len(row), bool))
         draft.add_row_labels(self.name, labels)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from stemma.corpus.row_template import DECODER_START
 from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows
-from stemma.objectives.base import LM_HEAD as HEAD
-from stemma.objectives.base import Objective, Requirements
+from stemma.objectives.base import LM_HEAD, Objective, Requirements
 from stemma.schema.base import BelowOne
 from stemma.schema.corpus import single_text_packings
 from stemma.schema.objective import AttentionMaskKind, GenerationCapability, ObjectiveSettings
@@ -54,17 +53,17 @@ class Seq2SeqObjective(Objective):
         from stemma.network.heads import LMHeadSpec
 
         return Requirements(special_tokens=self.settings.special_tokens,
-                            heads={HEAD: LMHeadSpec(transform=False, bias=False)})
+                            heads={LM_HEAD: LMHeadSpec(transform=False, bias=False)})
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy with label smoothing in training; validation has none, so that its loss is comparable."""
-        target = batch.token_targets[HEAD]
+        target = batch.token_targets[LM_HEAD]
         hidden = output[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): without padding
         smoothing = 0.0 if batch.held_out else self.settings.smoothing
-        return {self.name: network.head(HEAD).loss(hidden, target.labels, target.denominator, smoothing)}
+        return {self.name: network.head(LM_HEAD).loss(hidden, target.labels, target.denominator, smoothing)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(-unigram[batch.token_targets[HEAD].labels.cpu().numpy()].mean())}
+        return {self.name: float(-unigram[batch.token_targets[LM_HEAD].labels.cpu().numpy()].mean())}
 
 
 def set_seq2seq_rows(draft: Draft, source: PaddedRows, target: PaddedRows) -> None:

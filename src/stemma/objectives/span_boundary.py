@@ -46,15 +46,15 @@ class SpanBoundarySettings(ObjectiveSettings):
     def recipe_conflicts(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
         """There must be a position on either side of each span, and one matrix that scores all tokens."""
         if recipe.network.embedding.cutoffs:
-            what = "one matrix for all tokens, and network.embedding.cutoffs parts it"
-            yield (ConflictKey(f"objective.{name}", f"needs {what}"),
-                   ConflictKey("network.embedding.cutoffs", f"objective.{name} needs {what}"))
+            requirement = "one matrix for all tokens, and network.embedding.cutoffs splits it"
+            yield (ConflictKey(f"objective.{name}", f"needs {requirement}"),
+                   ConflictKey("network.embedding.cutoffs", f"objective.{name} needs {requirement}"))
         for key, template in recipe.templates().items():
             slots = [slot.name for slot in parse_template(template)]
             if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
-                what = "a special token on either side of the text"
-                yield (ConflictKey(key, f"objective.{name} needs {what}"),
-                       ConflictKey(f"objective.{name}", f"needs {what}"))
+                requirement = "a special token on either side of the text"
+                yield (ConflictKey(key, f"objective.{name} needs {requirement}"),
+                       ConflictKey(f"objective.{name}", f"needs {requirement}"))
 
 
 @register("objective", "span_boundary", SpanBoundarySettings)
@@ -94,10 +94,10 @@ def span_edges(target: Target) -> tuple[Tensor, Tensor, Tensor]:
     import torch
 
     index, row = target.index, target.index // target.row_stride
-    begins = torch.ones(len(index), dtype=torch.bool, device=index.device)
-    begins[1:] = (index[1:] != index[:-1] + 1) | (row[1:] != row[:-1])
-    ends = torch.ones_like(begins)
-    ends[:-1] = begins[1:]
-    span = begins.cumsum(0) - 1
-    first, last = index[begins][span], index[ends][span]
+    is_first = torch.ones(len(index), dtype=torch.bool, device=index.device)
+    is_first[1:] = (index[1:] != index[:-1] + 1) | (row[1:] != row[:-1])
+    is_last = torch.ones_like(is_first)
+    is_last[:-1] = is_first[1:]
+    span = is_first.cumsum(0) - 1
+    first, last = index[is_first][span], index[is_last][span]
     return first - 1, last + 1, index - first

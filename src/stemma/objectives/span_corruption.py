@@ -46,16 +46,16 @@ class SpanCorruption(Seq2SeqObjective):
 
     def raw_text_length(self, length: int, special: int = 1) -> int:
         """Largest text length for which source and target fit the sequence; the target ends with one `end`."""
-        def fits(text: int) -> bool:
-            noise, spans = (int(count) for count in self._counts(np.array(text)))
-            return max(text - noise + spans + special, noise + spans + 1) <= length
+        def fits(num_tokens: int) -> bool:
+            noise, spans = (int(count) for count in self._counts(np.array(num_tokens)))
+            return max(num_tokens - noise + spans + special, noise + spans + 1) <= length
 
-        text = max(length - special, 1)
-        while fits(text + 1):
-            text += 1
-        while text > 1 and not fits(text):
-            text -= 1
-        return text
+        num_tokens = max(length - special, 1)
+        while fits(num_tokens + 1):
+            num_tokens += 1
+        while num_tokens > 1 and not fits(num_tokens):
+            num_tokens -= 1
+        return num_tokens
 
     def num_sentinels(self, length: int, special: int = 1) -> int:
         """Every span of a row has its own sentinel."""
@@ -64,24 +64,24 @@ class SpanCorruption(Seq2SeqObjective):
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Document separators count as text; special tokens of the template stay unchanged."""
         tokenizer, pad_id = draft.corpus.tokenizer, draft.template.special_ids["padding"]
-        inner = _text_extent(draft.is_text)
-        span = np.full(inner.shape, -1)  # span index of each position
-        length = inner.sum(1)
+        in_text = _text_extent(draft.is_text)
+        rows, width = in_text.shape
+        span = np.full(in_text.shape, -1)  # span index of each position
+        length = in_text.sum(1)
         noise, spans = self._counts(length)
-        in_text = np.arange(inner.shape[1]) < length[:, None]
-        span[inner] = assign_spans(length, noise, spans, inner.shape[1], rng)[in_text]
+        span[in_text] = assign_spans(length, noise, spans, width, rng)[np.arange(width) < length[:, None]]
         masked = span >= 0
-        begins = masked.copy()
-        begins[:, 1:] &= span[:, 1:] != span[:, :-1]
+        is_span_start = masked.copy()
+        is_span_start[:, 1:] &= span[:, 1:] != span[:, :-1]
         sentinels = np.array(tokenizer.sentinels, dtype=np.int32)[np.maximum(span, 0)]
-        used = np.arange(inner.shape[1]) < draft.lengths[:, None]
-        source = PaddedRows.select(np.where(begins, sentinels, draft.original_ids), used & (begins | ~masked), pad_id,
-                                   np.where(begins, -1, draft.corpus_offsets))
+        used = np.arange(width) < draft.lengths[:, None]
+        source = PaddedRows.select(np.where(is_span_start, sentinels, draft.original_ids),
+                                   used & (is_span_start | ~masked), pad_id,
+                                   np.where(is_span_start, -1, draft.corpus_offsets))
         # Target: interleave the sentinels (where a span begins) with the masked tokens, and append the end token.
-        rows = len(inner)
         end = np.full((rows, 1), tokenizer.special_id("end"), dtype=np.int32)
         interleaved = np.stack([sentinels, draft.original_ids], axis=2).reshape(rows, -1)
-        keep = np.stack([begins, masked], axis=2).reshape(rows, -1)
+        keep = np.stack([is_span_start, masked], axis=2).reshape(rows, -1)
         target = PaddedRows.select(np.concatenate([interleaved, end], axis=1),
                                    np.concatenate([keep, np.ones((rows, 1), dtype=bool)], axis=1), pad_id)
         set_seq2seq_rows(draft, source, target)
@@ -99,10 +99,10 @@ def assign_spans(length: np.ndarray, num_noise_tokens: np.ndarray, num_spans: np
                  rng: RNG) -> np.ndarray:
     """(rows, width) span index of each token, -1 if it stays. Text and spans alternate, text first; both are
     partitioned at random."""
-    kept = _random_segments(length - num_noise_tokens, num_spans, width, rng)
+    unmasked = _random_segments(length - num_noise_tokens, num_spans, width, rng)
     masked = _random_segments(num_noise_tokens, num_spans, width, rng)
     # Segment 2s is the s-th piece of text, 2s + 1 the s-th span; positions beyond the end of a row sort last.
-    segment = np.sort(np.concatenate([np.where(kept >= 0, 2 * kept, 4 * width),
+    segment = np.sort(np.concatenate([np.where(unmasked >= 0, 2 * unmasked, 4 * width),
                                       np.where(masked >= 0, 2 * masked + 1, 4 * width)], axis=1), axis=1)[:, :width]
     return np.where((segment % 2 == 1) & (segment < 4 * width), segment // 2, -1)
 
@@ -112,11 +112,11 @@ def _random_segments(items: np.ndarray, segments: np.ndarray, width: int, rng: R
     equally likely."""
     position = np.arange(width)
     keys = np.where((position > 0) & (position < items[:, None]), rng.random((len(items), width)), 2.0)
-    begins = np.zeros(keys.shape, dtype=bool)
-    np.put_along_axis(begins, np.argsort(keys, axis=1), position < (segments - 1)[:, None], axis=1)
-    return np.where(position < items[:, None], np.cumsum(begins, axis=1), -1)
+    is_start = np.zeros(keys.shape, dtype=bool)
+    np.put_along_axis(is_start, np.argsort(keys, axis=1), position < (segments - 1)[:, None], axis=1)
+    return np.where(position < items[:, None], np.cumsum(is_start, axis=1), -1)
 
 
-def _text_extent(text: np.ndarray) -> np.ndarray:
+def _text_extent(is_text: np.ndarray) -> np.ndarray:
     """(rows, length) bool: all positions from the first text token to the last."""
-    return (np.cumsum(text, axis=1) > 0) & (np.cumsum(text[:, ::-1], axis=1)[:, ::-1] > 0)
+    return (np.cumsum(is_text, axis=1) > 0) & (np.cumsum(is_text[:, ::-1], axis=1)[:, ::-1] > 0)

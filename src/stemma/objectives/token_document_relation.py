@@ -43,17 +43,17 @@ class TokenDocumentRelation(TokenClassification):
         last = np.zeros(draft.rows, np.int64)
         np.minimum.at(first, spans.row, spans.start)
         np.maximum.at(last, spans.row, spans.start + spans.length)
-        begins, ends = documents[np.searchsorted(documents[:, 0], first, side="right") - 1].T
+        document_start, document_stop = documents[np.searchsorted(documents[:, 0], first, side="right") - 1].T
         # Search equally far before and after the row; at the edge of a document the other side gets the rest.
         reach, size = self.settings.reach, last - first
-        low = np.maximum(begins, np.minimum(first - reach // 2, ends - size - reach))
-        high = np.minimum(ends, low + reach + size)
-        original, seen = draft.original_ids, np.zeros(corpus.tokenizer.vocab_size, dtype=bool)
+        low = np.maximum(document_start, np.minimum(first - reach // 2, document_stop - size - reach))
+        high = np.minimum(document_stop, low + reach + size)
+        original, is_nearby = draft.original_ids, np.zeros(corpus.tokenizer.vocab_size, dtype=bool)
         labels = np.zeros(original.shape, dtype=np.int64)
         for row in range(draft.rows):
             around = np.concatenate([corpus.values_between("tokens", low[row], first[row]),
                                      corpus.values_between("tokens", last[row], high[row])])
-            seen[around] = True
-            labels[row] = seen[original[row]]
-            seen[around] = False
+            is_nearby[around] = True
+            labels[row] = is_nearby[original[row]]
+            is_nearby[around] = False
         self.add_targets(draft, labels)

@@ -59,9 +59,9 @@ class WordStructure(Objective):
         position = np.arange(runs * size) - offset  # (rows, runs x size): positions of the grid in the row
         inside = (position >= 0) & (position < length)
         position = np.clip(position, 0, length - 1)
-        whole = (np.take_along_axis(free, position, axis=1) & inside).reshape(rows, runs, size).all(axis=2)
-        rank = np.where(whole, keys, 2.0).argsort(axis=1).argsort(axis=1)
-        selected = whole & (rank < num_shuffled[:, None])
+        complete = (np.take_along_axis(free, position, axis=1) & inside).reshape(rows, runs, size).all(axis=2)
+        rank = np.where(complete, keys, 2.0).argsort(axis=1).argsort(axis=1)
+        selected = complete & (rank < num_shuffled[:, None])
 
         source = np.take_along_axis(position.reshape(rows, runs, size), shuffle, axis=2)[selected].reshape(-1)
         target = position.reshape(rows, runs, size)[selected].reshape(-1)

@@ -33,31 +33,31 @@ def sample_spans(units: np.ndarray, start: np.ndarray, stop: np.ndarray, num_tar
     position within n x `tokens_per_target` tokens; until the end of the row or `num_targets` is reached."""
     rows, length = units.shape
     all_rows = np.arange(rows)
-    begins = np.ones((rows, length + 1), dtype=bool)  # a unit begins, or the row ends
-    begins[:, 1:length] = (units[:, 1:] != units[:, :-1]) | (units[:, 1:] < 0)
-    begins[all_rows, start] = True
-    unit_index = np.cumsum(begins, axis=1) - 1  # of each position
+    is_unit_start = np.ones((rows, length + 1), dtype=bool)  # a unit begins, or the row ends
+    is_unit_start[:, 1:length] = (units[:, 1:] != units[:, :-1]) | (units[:, 1:] < 0)
+    is_unit_start[all_rows, start] = True
+    unit_index = np.cumsum(is_unit_start, axis=1) - 1  # of each position
     unit_start = np.full((rows, length + 2 + max_span_units), length)
-    row, position = np.nonzero(begins)
+    row, position = np.nonzero(is_unit_start)
     unit_start[row, unit_index[row, position]] = position
-    next_unit = np.where(begins, unit_index, unit_index + 1)  # the first unit that begins at this position or later
+    next_unit = np.where(is_unit_start, unit_index, unit_index + 1)  # the first unit that begins here or later
     tokens_before = np.concatenate([np.zeros((rows, 1), dtype=np.int64), np.cumsum(units >= 0, axis=1)], axis=1)
 
     weights = 1 / np.arange(1, max_span_units + 1)
     sizes = 1 + np.searchsorted(np.cumsum(weights / weights.sum())[:-1], uniform[:, :, 0], side="right")
     edges = np.zeros((rows, length + 1), dtype=np.int64)  # +1 where a span begins, -1 where it ends
-    at, left = start.copy(), num_targets.copy()
-    active = all_rows[(at < stop) & (left > 0)]
+    position_reached, remaining = start.copy(), num_targets.copy()
+    active = all_rows[(position_reached < stop) & (remaining > 0)]
     for step in range(uniform.shape[1]):
-        size = np.minimum(sizes[active, step], left[active])
-        before = (uniform[active, step, 1] * size * tokens_per_target).astype(np.int64)
-        unit = next_unit[active, np.minimum(at[active] + before, length)]
+        size = np.minimum(sizes[active, step], remaining[active])
+        context_before = (uniform[active, step, 1] * size * tokens_per_target).astype(np.int64)
+        unit = next_unit[active, np.minimum(position_reached[active] + context_before, length)]
         begin, end = unit_start[active, unit], unit_start[active, unit + size]
         fits = end < stop[active]
         active, begin, end = active[fits], begin[fits], end[fits]
         edges[active, begin] += 1
         edges[active, end] -= 1
-        at[active] = end + (size * tokens_per_target - before)[fits]
-        left[active] -= tokens_before[active, end] - tokens_before[active, begin]
-        active = active[(at[active] < stop[active]) & (left[active] > 0)]
+        position_reached[active] = end + (size * tokens_per_target - context_before)[fits]
+        remaining[active] -= tokens_before[active, end] - tokens_before[active, begin]
+        active = active[(position_reached[active] < stop[active]) & (remaining[active] > 0)]
     return np.cumsum(edges, axis=1)[:, :length] > 0

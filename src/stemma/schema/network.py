@@ -199,9 +199,9 @@ class NetworkSettings(Settings):
             yield (ConflictKey(f"inputs.{name}",
                                f"an input is named by letters, digits and _, and not {', '.join(TEXT_INPUTS[:-1])} or "
                                f"{TEXT_INPUTS[-1]}"),)
-        elif settings.told_by is not None:
+        elif settings.enabled_by is not None:
             yield (ConflictKey(f"inputs.{name}.kind",
-                               f"{settings.kind} are read where {settings.told_by} says so: set that instead"),)
+                               f"{settings.kind} are read where {settings.enabled_by} says so: set that instead"),)
         if settings.decoder and self.decoder is None:
             yield (ConflictKey(f"inputs.{name}.decoder", "there is no decoder to read it: leave it out"),)
         elif settings.decoder and not settings.from_ids:

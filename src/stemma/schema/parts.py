@@ -81,7 +81,7 @@ class InputSettings(Settings):
     decoder: bool | None = None  # whether the decoder also gets it, with the encoder's module; None = no
 
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
-    told_by: ClassVar[str | None] = None  # the key that enables it, if not [network.inputs.NAME]
+    enabled_by: ClassVar[str | None] = None  # the key that enables it, if not [network.inputs.NAME]
     from_ids: ClassVar[bool] = False  # computed from token ids, so it is available for any text, also the decoder's
     always: ClassVar[bool] = False  # if a stream does not have it, the module is called with None
     fused: ClassVar[bool] = True  # combined by the fusion; otherwise added to its output

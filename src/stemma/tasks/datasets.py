@@ -78,29 +78,29 @@ NEWS = TableSchema((("text",),), headerless_columns=(("label", "text"),), skip_b
 
 def _table_dataset(name: str, kind: str, schema: TableSchema, source: str, labels: tuple[str, ...] | None = None,
                    metrics: tuple[str, ...] | None = None) -> Dataset:
-    def read(path: str | Path, reading: FileReader) -> list[Example]:
-        return list(read_texts(path, schema, reading, labels))
+    def read(path: str | Path, reader: FileReader) -> list[Example]:
+        return list(read_texts(path, schema, reader, labels))
 
     return Dataset(name, kind, metrics or task_kind(kind).default_metrics[:1], read, source, labels)
 
 
 def _folder_dataset(name: str, schema: TableSchema, source: str, labels: tuple[str, ...] | None = None) -> Dataset:
     """One file per text as released, or a table as often redistributed."""
-    def read(path: str | Path, reading: FileReader) -> list[Example]:
+    def read(path: str | Path, reader: FileReader) -> list[Example]:
         if Path(path).is_dir():
-            return list(read_class_folders(Path(path), reading, labels, schema.clean))
-        return list(read_texts(path, schema, reading, labels))
+            return list(read_class_folders(Path(path), reader, labels, schema.clean))
+        return list(read_texts(path, schema, reader, labels))
 
     return Dataset(name, "classify", ACCURACY_METRIC, read, source, labels)
 
 
 def _qa_dataset(name: str, answer_matching: str, source: str, skip_bad_rows: bool = False) -> Dataset:
-    return Dataset(name, "qa", QA_METRICS, lambda path, reading: list(read_squad(path, None, reading, skip_bad_rows)),
+    return Dataset(name, "qa", QA_METRICS, lambda path, reader: list(read_squad(path, None, reader, skip_bad_rows)),
                    source, answer_matching=answer_matching)
 
 
 def _tagging_dataset(name: str, source: str) -> Dataset:
-    return Dataset(name, "tag", TAGGING_METRICS, lambda path, reading: list(read_conll(path, None, reading)), source)
+    return Dataset(name, "tag", TAGGING_METRICS, lambda path, reader: list(read_conll(path, None, reader)), source)
 
 
 GLUE = "https://gluebenchmark.com/tasks, arXiv:1804.07461"
@@ -126,13 +126,13 @@ _ALL = (
     _qa_dataset("squad", "squad", "https://rajpurkar.github.io/SQuAD-explorer, arXiv:1606.05250"),
     _qa_dataset("squad2", "squad2", "https://rajpurkar.github.io/SQuAD-explorer, arXiv:1806.03822"),
     _tagging_dataset("conll2003", "https://www.clips.uantwerpen.be/conll2003/ner, arXiv:cs/0306050"),
-    Dataset("swag", "choice", ACCURACY_METRIC, lambda path, reading: list(read_swag(path, reading)),
+    Dataset("swag", "choice", ACCURACY_METRIC, lambda path, reader: list(read_swag(path, reader)),
             "https://github.com/rowanz/swagaf, arXiv:1808.05326"),
-    Dataset("race", "choice", ACCURACY_METRIC, lambda path, reading: list(read_race(path, reading)),
+    Dataset("race", "choice", ACCURACY_METRIC, lambda path, reader: list(read_race(path, reader)),
             "https://www.cs.cmu.edu/~glai1/data/race, arXiv:1704.04683"),
-    Dataset("storycloze", "choice", ACCURACY_METRIC, lambda path, reading: list(read_story_cloze(path, reading)),
+    Dataset("storycloze", "choice", ACCURACY_METRIC, lambda path, reader: list(read_story_cloze(path, reader)),
             "https://cs.rochester.edu/nlp/rocstories, arXiv:1604.01696"),
-    Dataset("babi", "pair", ("accuracy",), lambda path, reading: list(read_babi(path, reading)),
+    Dataset("babi", "pair", ("accuracy",), lambda path, reader: list(read_babi(path, reader)),
             "https://research.fb.com/downloads/babi, arXiv:1502.05698"),
     _folder_dataset("imdb", IMDB, "https://ai.stanford.edu/~amaas/data/sentiment", ("neg", "pos")),
     _table_dataset("agnews", "classify", AG, "arXiv:1509.01626", ("1", "2", "3", "4")),
@@ -159,8 +159,8 @@ def task_kind_of(task: str) -> str:
     if task in (kinds := example_kinds()):
         return task
     if task not in DATASETS:
-        known = (*kinds, *DATASETS)
-        raise UserError(f'no task "{task}".{did_you_mean(task, known)} There are {", ".join(known)}.')
+        names = (*kinds, *DATASETS)
+        raise UserError(f'no task "{task}".{did_you_mean(task, names)} There are {", ".join(names)}.')
     return DATASETS[task].kind
 
 
@@ -173,10 +173,10 @@ def read_examples(task: str, path: str | Path, *, columns: Mapping[str, str] | N
                   errors: str = "strict") -> list[Example]:
     """Read the examples of a file for a task kind (a user's table, with `columns` as our name -> the file's name) or
     for a named data set."""
-    kind, reading = task_kind_of(task), FileReader(encoding, errors)
+    kind, reader = task_kind_of(task), FileReader(encoding, errors)
     if task in DATASETS:
         if columns:
             raise UserError(f"the columns of {task} are known and cannot be renamed; for a table of your own, the task "
                             f"is {kind}.")
-        return DATASETS[task].read(path, reading)
-    return list(head_task(kind).read(path, columns, reading))
+        return DATASETS[task].read(path, reader)
+    return list(head_task(kind).read(path, columns, reader))

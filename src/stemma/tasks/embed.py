@@ -50,7 +50,7 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
                 stop += 1
             indices = order[start:stop]
             batch_inputs = {name: pad_sequence([arrays[i] for i in indices], batch_first=True)
-                     for name, arrays in extra_inputs.items()}
+                            for name, arrays in extra_inputs.items()}
             vectors[indices] = _pool_batch(model, [encodings[i].ids for i in indices], batch_inputs, pooling, normalize)
             start = stop
             work.set_count(start)

@@ -21,7 +21,7 @@ from stemma.tasks.datasets import read_examples
 from stemma.tasks.kinds import HeadTask, PredictInput, head_task
 from stemma.text.readers import list_files
 from stemma.text.tables import FORMATS, Table, parse_header
-from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
+from stemma.text.text_io import check_encoding, display_name, format_suffix, read_text
 
 CHUNK_ROWS, CHUNK_CHARACTERS = 256, 1_000_000  # limits of a chunk
 
@@ -32,7 +32,7 @@ def read_inputs(kind: str, path: str | Path, *, file_format: str | None = None,
     """The rows of a file in chunks. `file_format` names a task kind or a data set; the file is then read at once, like
     a training file. SQuAD JSON always is."""
     task = head_task(kind)
-    if file_format is None and _suffix(Path(path)) in task.whole_file_suffixes:
+    if file_format is None and format_suffix(Path(path)) in task.whole_file_suffixes:
         file_format = kind
     if file_format is not None:
         examples = read_examples(file_format, path, columns=columns, encoding=encoding, errors=errors)
@@ -41,11 +41,11 @@ def read_inputs(kind: str, path: str | Path, *, file_format: str | None = None,
         return
     for file in list_files([path]):
         lines = _lines(file, check_encoding(encoding, errors), errors)
-        first = next(((number, line) for number, line in lines if line.strip()), None)
+        first = next(((line_number, line) for line_number, line in lines if line.strip()), None)
         if first is None:
             raise UserError(f"{display_name(file)} is empty; there is nothing to answer.")
         reader = _InputReader(task, display_name(file), columns)
-        format_name = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
+        format_name = FORMATS.get(format_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
         yield from getattr(reader, format_name)(chain([first], lines))
 
 
@@ -55,16 +55,16 @@ def inputs_from_memory(kind: str, rows: Sequence[str | Mapping[str, object]],
     if not rows:
         raise UserError("there is no row to answer; give a text, or a dictionary with named columns.")
     reader = _InputReader(head_task(kind), "the rows", columns)
-    for plain, run in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
-        group = list(run)
-        if plain:
-            if blank := [number for number, text in group if not str(text).strip()]:
+    for is_text, same_type in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
+        group = list(same_type)
+        if is_text:
+            if blank := [row_number for row_number, text in group if not str(text).strip()]:
                 raise UserError(f"the rows, line {blank[0]} has no text; leave it out.")
-            yield from reader.plain((number, str(text)) for number, text in group)
+            yield from reader.plain((row_number, str(text)) for row_number, text in group)
         else:
             dicts = [dict(row) for _, row in group if not isinstance(row, str)]
             yield reader._read(list(dict.fromkeys(key for row in dicts for key in row)), dicts,
-                               [number for number, _ in group])
+                               [row_number for row_number, _ in group])
 
 
 @dataclass(frozen=True)
@@ -90,36 +90,37 @@ class _InputReader:
 
     def jsonl(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[PredictInput]]:
         for chunk in _chunks(lines):
-            rows = [(number, self._object(number, line)) for number, line in chunk if line.strip()]
+            rows = [(line_number, self._object(line_number, line)) for line_number, line in chunk if line.strip()]
             if rows:
                 yield self._read(list(dict.fromkeys(key for _, row in rows for key in row)), [row for _, row in rows],
-                                 [number for number, _ in rows])
+                                 [line_number for line_number, _ in rows])
 
-    def _object(self, number: int, line: str) -> dict[str, Any]:
+    def _object(self, line_number: int, line: str) -> dict[str, Any]:
         try:
             row = parse(line)
         except ValueError as error:
-            raise UserError(f"{self.name}, line {number} is not JSON ({getattr(error, 'msg', error)}); correct "
+            raise UserError(f"{self.name}, line {line_number} is not JSON ({getattr(error, 'msg', error)}); correct "
                             "it.") from error
         if not isinstance(row, dict):
-            raise UserError(f'{self.name}, line {number} is no JSON object; it must look like {{"text": "..."}}.')
+            raise UserError(f'{self.name}, line {line_number} is not a JSON object; it must look like '
+                            '{"text": "..."}.')
         return row
 
     def tsv(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[PredictInput]]:
-        return self._table((number, line.split("\t")) for number, line in lines if line.strip())
+        return self._table((line_number, line.split("\t")) for line_number, line in lines if line.strip())
 
     def csv(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[PredictInput]]:
         reader = csv.reader((line + "\n" for _, line in lines), strict=True)
 
         def rows() -> Iterator[tuple[int, list[str]]]:
-            number = 1
+            line_number = 1
             try:
                 for row in reader:
                     if any(cell.strip() for cell in row):
-                        yield number, row
-                    number = reader.line_num + 1
+                        yield line_number, row
+                    line_number = reader.line_num + 1
             except csv.Error as error:
-                raise UserError(f"{self.name}, line {number}: {error}; a quote within a quoted cell is written "
+                raise UserError(f"{self.name}, line {line_number}: {error}; a quote within a quoted cell is written "
                                 "twice.") from error
 
         return self._table(rows())
@@ -131,8 +132,8 @@ class _InputReader:
         if self.columns:
             raise UserError(f"{self.name} is plain text, so there are no columns to rename; give .tsv, .csv or .jsonl.")
         for chunk in _chunks(lines):
-            if inputs := [self.kind.input_from_line(f"{self.name}, line {number}", number, line.strip())
-                        for number, line in chunk if line.strip()]:
+            if inputs := [self.kind.input_from_line(f"{self.name}, line {line_number}", line_number, line.strip())
+                          for line_number, line in chunk if line.strip()]:
                 yield inputs
 
     def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[PredictInput]]:
@@ -141,12 +142,12 @@ class _InputReader:
         rows = rows if has_header else chain([first], rows)
         pending: list[tuple[int, list[str]]] = []
         size = 0
-        for number, cells in rows:
+        for line_number, cells in rows:
             if len(cells) != len(columns):
-                above = "header" if has_header else "first line"
-                raise UserError(f"{self.name}, line {number} has {pluralize(len(cells), 'cell')} where the {above} has "
-                                f"{len(columns)}; correct it.")
-            pending.append((number, cells))
+                first_row = "header" if has_header else "first line"
+                raise UserError(f"{self.name}, line {line_number} has {pluralize(len(cells), 'cell')} where the "
+                                f"{first_row} has {len(columns)}; correct it.")
+            pending.append((line_number, cells))
             size += sum(map(len, cells))
             if len(pending) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
                 yield self._cells(columns, pending, has_header)
@@ -156,15 +157,16 @@ class _InputReader:
 
     def _cells(self, columns: list[str], rows: list[tuple[int, list[str]]], has_header: bool) -> list[PredictInput]:
         return self._read(columns, [dict(zip(columns, cells, strict=True)) for _, cells in rows],
-                          [number for number, _ in rows], has_header)
+                          [line_number for line_number, _ in rows], has_header)
 
     def _read(self, columns: list[str], rows: list[dict[str, object]], lines: list[int],
-              headed: bool = False) -> list[PredictInput]:
+              has_header: bool = False) -> list[PredictInput]:
         named = set((self.columns or {}).values())
         ignored = {column for column in columns
-                  if column.casefold() in self.kind.gold_columns and column not in named}
+                   if column.casefold() in self.kind.gold_columns and column not in named}
         table = Table(self.name, [column for column in columns if column not in ignored],
-                      [{key: value for key, value in row.items() if key not in ignored} for row in rows], lines, headed)
+                      [{key: value for key, value in row.items() if key not in ignored} for row in rows], lines,
+                      has_header)
         with silenced():  # inputs have no labels, so no warning
             examples = self.kind.read_rows(self.name, self.columns, _ChunkReader(rows=table))
         inputs = [self.kind.to_input(example, line=line) for example, line in zip(examples, lines, strict=True)]
@@ -174,27 +176,23 @@ class _InputReader:
         return inputs
 
 
-def _suffix(file: Path) -> str:
-    return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower()
-
-
 def _lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
     """Lines end at LF only: other Unicode line ends occur inside sentences."""
-    number, rest = 0, ""
+    line_number, incomplete = 0, ""
     for block in read_text(file, encoding, errors):
-        *complete, rest = (rest + block).split("\n")
+        *complete, incomplete = (incomplete + block).split("\n")
         for line in complete:
-            number += 1
-            yield number, line
-    if rest:
-        yield number + 1, rest
+            line_number += 1
+            yield line_number, line
+    if incomplete:
+        yield line_number + 1, incomplete
 
 
 def _chunks(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
     chunk: list[tuple[int, str]] = []
     size = 0
-    for number, line in lines:
-        chunk.append((number, line))
+    for line_number, line in lines:
+        chunk.append((line_number, line))
         size += len(line)
         if len(chunk) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
             yield chunk

@@ -21,11 +21,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, did_you_mean, first_problems, pluralize
 from stemma.schema.base import Conflict, ConflictKey, Count, Natural, Settings, constraint
 from stemma.schema.recipe_checks import explain
 from stemma.tasks.kinds import task_kind, task_kinds
-from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, cell_text
+from stemma.text.tables import Table, cell_text
 
 FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 NO_HEADER = 'name the columns in the template: columns = ["text", "label"]'
@@ -121,15 +121,15 @@ class MultipleChoiceTemplate(LikelihoodTemplate):
         if len(answers) < 2:
             raise ValueError("has fewer than two choices")
         if self.label_as == "text":
-            known = [answer.strip() for answer in answers]
+            labels = [answer.strip() for answer in answers]
         else:
-            known = [str(self.first + index) if self.label_as == "number" else chr(ord("A") + index)
-                     for index in range(len(answers))]
+            labels = [str(self.first + index) if self.label_as == "number" else chr(ord("A") + index)
+                      for index in range(len(answers))]
             label = label.upper()
-        if label not in known:
-            hint = "" if self.label_as == "text" else f" of {', '.join(known)}"
+        if label not in labels:
+            hint = "" if self.label_as == "text" else f" of {', '.join(labels)}"
             raise ValueError(f'{self.label} is "{label}", which is none{hint} (see label_as and first)')
-        return PromptExample(fill_fields(self.text, row), answers, known.index(label), label, line)
+        return PromptExample(fill_fields(self.text, row), answers, labels.index(label), label, line)
 
 
 class GenerationTemplate(PromptTemplate):
@@ -175,12 +175,12 @@ def load_template(path: str | Path) -> PromptTemplate:
         raise UserError(f"there is no template {path}; `stemma prompt --help` shows one.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the template {path} cannot be read: {error}.") from error
-    known = {name: cls for name in task_kinds() if (cls := task_kind(name).prompt_template()) is not None}
-    kind = known.get(str(values.get("kind")))
+    templates = {name: cls for name in task_kinds() if (cls := task_kind(name).prompt_template()) is not None}
+    kind = templates.get(str(values.get("kind")))
     if kind is None:
-        what = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
-        raise UserError(f"the template {path} {what}; choose {', '.join(known)}."
-                        f"{did_you_mean(str(values.get('kind')), known)}")
+        problem = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
+        raise UserError(f"the template {path} {problem}; choose {', '.join(templates)}."
+                        f"{did_you_mean(str(values.get('kind')), templates)}")
     try:
         template = kind.model_validate(values)
         problems = [(conflict[0].key, conflict[0].message) for conflict in template.conflicts()]
@@ -195,15 +195,13 @@ def render_examples(template: PromptTemplate, table: Table) -> list[PromptExampl
     """Render all rows, or raise an error with all problems, columns first."""
     if problems := table.problems(template.required_columns(), NO_HEADER):
         raise UserError(f"the template does not fit {table.name}", problems)
-    examples, errors = [], []
+    examples, problems = [], []
     for row, line in zip(table.rows, table.lines, strict=True):
         try:
             examples.append(template.render(row, line))
         except ValueError as error:
-            errors.append((f"line {line}", str(error)))
-    if errors:
-        more = [("", f"and {len(errors) - MAX_COLUMNS_SHOWN:,} more")] if len(errors) > MAX_COLUMNS_SHOWN else []
-        plural = "s" if len(errors) > 1 else ""
-        raise UserError(f"the template does not fit {len(errors):,} row{plural} of {table.name}",
-                        [*errors[:MAX_COLUMNS_SHOWN], *more])
+            problems.append((f"line {line}", str(error)))
+    if problems:
+        raise UserError(f"the template does not fit {pluralize(len(problems), 'row')} of {table.name}",
+                        first_problems(problems))
     return examples

@@ -30,10 +30,10 @@ def validate_table(kind: type[TableT], values: dict[str, object], where: str, pr
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        known = list(kind.model_fields)
+        keys = list(kind.model_fields)
         for problem in explain(error, values, kind):
-            unknown = problem.key.partition(".")[0] not in known
-            hint = did_you_mean(problem.key, known) or f" It has {', '.join(known)}."
+            unknown = problem.key.partition(".")[0] not in keys
+            hint = did_you_mean(problem.key, keys) or f" It has {', '.join(keys)}."
             problems.append((f"{where}{problem.location}", f"no such key.{hint}" if unknown else problem.message))
         return None
 

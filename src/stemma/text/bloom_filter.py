@@ -27,27 +27,27 @@ class BloomFilter:
         self.probes = max(1, round(-math.log2(rate)))
         self.bits = np.zeros(-(-self.size // 8), np.uint8)
 
-    def add(self, numbers: np.ndarray) -> None:
-        step = mix_bits(~numbers)
+    def add(self, hashes: np.ndarray) -> None:
+        step = mix_bits(~hashes)
         for probe in range(self.probes):
-            at = self._bit_indices(numbers, step, probe)
-            np.bitwise_or.at(self.bits, at >> 3, np.uint8(1) << (at & 7).astype(np.uint8))
+            bit_index = self._bit_indices(hashes, step, probe)
+            np.bitwise_or.at(self.bits, bit_index >> 3, np.uint8(1) << (bit_index & 7).astype(np.uint8))
 
-    def contains(self, numbers: np.ndarray) -> np.ndarray:
-        """Whether the filter has each number. Each probe eliminates about half of the non-members."""
-        alive = np.arange(len(numbers))
-        step = mix_bits(~numbers)
+    def contains(self, hashes: np.ndarray) -> np.ndarray:
+        """Whether the filter has each hash. Each probe eliminates about half of the non-members."""
+        alive = np.arange(len(hashes))
+        step = mix_bits(~hashes)
         for probe in range(self.probes):
-            at = self._bit_indices(numbers[alive], step[alive], probe)
-            alive = alive[(self.bits[at >> 3] >> (at & 7).astype(np.uint8) & 1).astype(bool)]
-        result = np.zeros(len(numbers), bool)
+            bit_index = self._bit_indices(hashes[alive], step[alive], probe)
+            alive = alive[(self.bits[bit_index >> 3] >> (bit_index & 7).astype(np.uint8) & 1).astype(bool)]
+        result = np.zeros(len(hashes), bool)
         result[alive] = True
         return result
 
-    def _bit_indices(self, numbers: np.ndarray, step: np.ndarray, probe: int) -> np.ndarray:
+    def _bit_indices(self, hashes: np.ndarray, step: np.ndarray, probe: int) -> np.ndarray:
         # Double hashing with one more mixing step. Plain start + probe * step modulo the size has only size^2 patterns;
         # in a small filter (38,000 bits) too many non-members then share all bits with a member.
-        mixed = numbers + np.uint64(probe) * step
+        mixed = hashes + np.uint64(probe) * step
         mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
         mixed ^= mixed >> np.uint64(32)
         return (mixed % np.uint64(self.size)).astype(np.int64)

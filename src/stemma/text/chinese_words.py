@@ -21,7 +21,7 @@ CJK_RUN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003f
 _CHINESE = CJK_RUN.pattern.removesuffix("+")
 WORD = re.compile(rf"{_CHINESE}|(?:(?!{_CHINESE})\S)+")  # of raw text; each Chinese character is a word
 
-MIN_CHINESE_SHARE = 0.1  # fraction of Chinese tokens from which a missing segmenter is reported
+MIN_CHINESE_FRACTION = 0.1  # fraction of Chinese tokens from which a missing segmenter is reported
 
 
 def segmenter_name() -> str:

@@ -27,33 +27,33 @@ class CountTable:
     def __init__(self, columns: int = 0, max_keys: int = MAX_KEYS):
         self.keys, self.counts = NO_KEYS, np.zeros(0, np.int64)
         self.columns = np.zeros((0, columns), np.uint64)
-        self.max_keys, self._floor = max_keys, 1
+        self.max_keys, self._min_count = max_keys, 1
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def add(self, keys: np.ndarray, columns: np.ndarray | None = None) -> None:
         unique, first, counts = np.unique(keys, return_index=True, return_counts=True)
-        at = np.searchsorted(self.keys, unique)
+        index = np.searchsorted(self.keys, unique)
         exists = np.zeros(len(unique), bool)
-        inside = at < len(self.keys)
-        exists[inside] = self.keys[at[inside]] == unique[inside]
-        self.counts[at[exists]] += counts[exists]
+        inside = index < len(self.keys)
+        exists[inside] = self.keys[index[inside]] == unique[inside]
+        self.counts[index[exists]] += counts[exists]
         new_columns = np.zeros((len(unique), 0), np.uint64) if columns is None else columns[first]
-        self.keys = np.insert(self.keys, at[~exists], unique[~exists])
-        self.counts = np.insert(self.counts, at[~exists], counts[~exists])
-        self.columns = np.insert(self.columns, at[~exists], new_columns[~exists], axis=0)
+        self.keys = np.insert(self.keys, index[~exists], unique[~exists])
+        self.counts = np.insert(self.counts, index[~exists], counts[~exists])
+        self.columns = np.insert(self.columns, index[~exists], new_columns[~exists], axis=0)
         while len(self) > self.max_keys:
-            self._floor += 1
-            self.keep(self.counts >= self._floor)
+            self._min_count += 1
+            self.keep(self.counts >= self._min_count)
 
-    def keep(self, keys: np.ndarray) -> None:
-        """Drop the keys for which the mask `keys` is False."""
-        self.keys, self.counts, self.columns = self.keys[keys], self.counts[keys], self.columns[keys]
+    def keep(self, mask: np.ndarray) -> None:
+        """Drop the keys for which the mask is False."""
+        self.keys, self.counts, self.columns = self.keys[mask], self.counts[mask], self.columns[mask]
 
     def counts_for(self, keys: np.ndarray) -> np.ndarray:
         """Count of each key; 0 for a key that is not in the table."""
         if not len(self):
             return np.zeros(len(keys), np.int64)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
-        return np.where(self.keys[at] == keys, self.counts[at], 0)
+        index = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)
+        return np.where(self.keys[index] == keys, self.counts[index], 0)

@@ -18,7 +18,7 @@ from stemma.errors import UserError
 from stemma.json_files import parse
 from stemma.text.line_errors import LineErrors
 from stemma.text.readers import JSON_LINES, clean_text, list_files, read_lines
-from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
+from stemma.text.text_io import COMPRESSED, check_encoding, display_name, format_suffix, read_text
 
 YAML = (".yml", ".yaml")
 SUFFIXES = tuple(kind + packed for kind in (*JSON_LINES, *YAML) for packed in ("", *COMPRESSED))
@@ -51,31 +51,30 @@ def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8",
 
 
 def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
-    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
-    read, advice = (_yaml, LIKE_YAML) if inner.suffix.lower() in YAML else (_json, LIKE_JSON)
-    name, faults, count = display_name(file), LineErrors(), 0
+    read, advice = (_yaml, LIKE_YAML) if format_suffix(file) in YAML else (_json, LIKE_JSON)
+    name, line_errors, count = display_name(file), LineErrors(), 0
     for line, record in read(file, encoding, errors):
         where = f"{name}, line {line}"
         try:
             dialogue = _parse_dialogue(record, where, errors)
-        except DialogueError as fault:
-            faults.add(where, str(fault))
+        except DialogueError as error:
+            line_errors.add(where, str(error))
             continue
-        if not faults.lines:  # after an error, the rest is read only to count further errors
+        if not line_errors.lines:  # after an error, the rest is read only to count further errors
             count += 1
             yield dialogue
-    faults.raise_if_any(f"records of {name} are no dialogues", advice)
+    line_errors.raise_if_any(f"records of {name} are no dialogues", advice)
     if not count:
         raise UserError(f"there is no dialogue in {name}; {advice}.")
 
 
 def _json(file: Path, encoding: str, errors: str) -> Iterator[Record]:
-    for number, line in read_lines(file, encoding, errors):
+    for line_number, line in read_lines(file, encoding, errors):
         if line and not line.isspace():
             try:
-                yield number, parse(line)
+                yield line_number, parse(line)
             except ValueError as error:
-                yield number, DialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
+                yield line_number, DialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
 
 
 def _yaml(file: Path, encoding: str, errors: str) -> Iterator[Record]:
@@ -127,10 +126,10 @@ def _parse_dialogue(record: object, where: str, errors: str) -> Dialogue:
         raise DialogueError("has no list of turns" if not isinstance(turns, list) else "has no turns")
     speakers: dict[str, int] = {}
     dialogue = Dialogue([], [])
-    for number, turn in enumerate(turns, 1):
-        role, text = _parse_turn(turn, f"turn {number}")
+    for turn_number, turn in enumerate(turns, 1):
+        role, text = _parse_turn(turn, f"turn {turn_number}")
         dialogue.speakers.append(speakers.setdefault(role, len(speakers)))
-        dialogue.texts.append(clean_text(text, f"{where}, turn {number}", errors).strip())
+        dialogue.texts.append(clean_text(text, f"{where}, turn {turn_number}", errors).strip())
     if len(speakers) > MAX_SPEAKERS:
         raise DialogueError(f"has {len(speakers)} speakers, more than the {MAX_SPEAKERS} that can be told apart")
     return dialogue

@@ -37,18 +37,18 @@ def _candidates() -> tuple[tuple[str, re.Pattern[str], float], ...]:
 
 
 def likely_encoding(data: bytes, start: int, tried: str) -> str | None:
-    """The likely encoding, from the bytes after the first one that cannot be decoded; None if none fits."""
+    """The likely encoding; None if none fits. `start` is the first byte that the encoding `tried` cannot decode."""
     if tried != "utf-8" and _decodes(data[:SAMPLE], "utf-8"):
         return "utf-8"
     if western := _western(data[max(0, start - FEW):start + SAMPLE], tried):
         return western
     sample = data[start:start + SAMPLE]
-    for encoding, usual, least in _candidates():
+    for encoding, usual, min_fraction in _candidates():
         text = codecs.getincrementaldecoder(encoding)("replace").decode(sample)
         foreign = re.sub(r"[\x00-\x7f]", "", text)
         if codecs.lookup(encoding).name != tried and len(foreign) > (FEW if encoding == "euc-kr" else 0) and \
                 foreign.count("\ufffd") <= DAMAGED * len(foreign) and \
-                len(usual.findall(foreign)) >= least * len(foreign):
+                len(usual.findall(foreign)) >= min_fraction * len(foreign):
             return encoding
     return None
 
@@ -59,9 +59,9 @@ def _western(sample: bytes, tried: str) -> str | None:
     text = sample.decode(encoding, "replace")
     foreign = re.findall(r"[^\x00-\x7f]", text)
     marks = [character for character in foreign if character in _LATIN_MARKS]
-    beside = re.findall(f"(?<=[A-Za-z]){_LATIN_LETTER}|{_LATIN_LETTER}(?=[A-Za-z])", text)
+    near_letters = re.findall(f"(?<=[A-Za-z]){_LATIN_LETTER}|{_LATIN_LETTER}(?=[A-Za-z])", text)
     alone = re.fullmatch(_LATIN_LETTER, text)  # at the end of a file there may be nothing else
-    fits = alone or len(marks) + 1.5 * len(beside) >= len(foreign)
+    fits = alone or len(marks) + 1.5 * len(near_letters) >= len(foreign)
     return encoding if fits and codecs.lookup(encoding).name != tried else None
 
 

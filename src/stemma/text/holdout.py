@@ -16,7 +16,7 @@ from stemma.text.parallel import TextPair
 from stemma.text.readers import Passage
 from stemma.text.sentences import sentence_starts
 
-MAX_DOCUMENT_SHARE = 10  # a document larger than 1/10 of the text (and than the target) is not held out as a whole
+LARGE_DOCUMENT_DIVISOR = 10  # a document larger than 1/10 of the text (and than the target) is not held out as a whole
 SEED = 20_261_117
 
 
@@ -28,13 +28,13 @@ class HeldOutSplit:
     cut: tuple[int, int] | None = None  # (document index, minimum number of its characters in the training split)
 
     @classmethod
-    def of_passages(cls, passages: Iterable[Passage], share: float) -> HeldOutSplit:
+    def of_passages(cls, passages: Iterable[Passage], fraction: float) -> HeldOutSplit:
         sizes: list[int] = []
         for passage in passages:
             if passage.starts_document:
                 sizes.append(0)
             sizes[-1] += len(passage.text)
-        target_size = max(1, round(share * sum(sizes)))
+        target_size = max(1, round(fraction * sum(sizes)))
         held_out = hold_out(sizes, target_size, SEED)
         if held_out or not sizes:
             return cls(frozenset(held_out))
@@ -42,27 +42,27 @@ class HeldOutSplit:
         return cls(frozenset(), (longest, max(sizes[longest] - target_size, sizes[longest] // 2)))
 
     @classmethod
-    def of_pairs(cls, pairs: Iterable[TextPair], share: float) -> HeldOutSplit:
+    def of_pairs(cls, pairs: Iterable[TextPair], fraction: float) -> HeldOutSplit:
         sizes = [len(pair.source) + len(pair.target) for pair in pairs]
-        return cls(frozenset(hold_out(sizes, max(1, round(share * sum(sizes))), SEED)))
+        return cls(frozenset(hold_out(sizes, max(1, round(fraction * sum(sizes))), SEED)))
 
     def passages(self, passages: Iterable[Passage], held_out: bool) -> Iterator[Passage]:
         """The held-out passages, or the training passages."""
-        index, before, after_cut = -1, 0, False
+        index, offset, after_cut = -1, 0, False
         for passage in passages:
             if passage.starts_document:
-                index, before, after_cut = index + 1, 0, False
+                index, offset, after_cut = index + 1, 0, False
             if self.cut is None or index != self.cut[0]:
                 if (index in self.documents) is held_out:
                     yield passage
                 continue
-            middle = 0 if after_cut else _sentence_from(passage.text, self.cut[1] - before)
+            middle = 0 if after_cut else _sentence_from(passage.text, self.cut[1] - offset)
             train, validation = passage.text[:middle], passage.text[middle:]
             if train and not held_out:
                 yield replace(passage, text=train)
             if validation and held_out:
                 yield replace(passage, text=validation, starts_document=not after_cut)
-            before, after_cut = before + len(passage.text), after_cut or bool(validation)
+            offset, after_cut = offset + len(passage.text), after_cut or bool(validation)
 
     def pairs(self, pairs: Iterable[TextPair], held_out: bool) -> Iterator[TextPair]:
         return (pair for index, pair in enumerate(pairs) if (index in self.documents) is held_out)
@@ -71,7 +71,7 @@ class HeldOutSplit:
 def hold_out(sizes: Sequence[int], target_size: int, seed: int) -> set[int]:
     """Indices of whole documents in random order up to the target size, none of them a large part of the text; the
     empty set if that is not possible."""
-    limit = max(target_size, sum(sizes) // MAX_DOCUMENT_SHARE)
+    limit = max(target_size, sum(sizes) // LARGE_DOCUMENT_DIVISOR)
     held_out: set[int] = set()
     total = 0
     for index in np.random.default_rng(seed).permutation(len(sizes)).tolist():
@@ -83,10 +83,10 @@ def hold_out(sizes: Sequence[int], target_size: int, seed: int) -> set[int]:
     return held_out if total >= target_size / 2 and len(held_out) < len(sizes) else set()
 
 
-def _sentence_from(text: str, least: int) -> int:
-    """Offset of the first sentence that starts at or after `least` characters; the text's length if there is none."""
-    if least >= len(text):
+def _sentence_from(text: str, min_offset: int) -> int:
+    """Offset of the first sentence that starts at or after `min_offset`; the text's length if there is none."""
+    if min_offset >= len(text):
         return len(text)
     starts = sentence_starts(text)
-    starts = starts[starts >= max(least, 1)]
+    starts = starts[starts >= max(min_offset, 1)]
     return int(starts[0]) if len(starts) else len(text)

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from stemma.errors import UserError
+from stemma.errors import UserError, first_problems
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES
 from stemma.text.text_io import check_encoding, read_bytes
 
-SHOWN = 8  # bad lines listed in an error
 COLUMNS = ("document", "start", "end", "type")
 Problems = list[tuple[str, str]]
 
@@ -45,11 +44,11 @@ def read_annotations(path: str | Path, encoding: str = "utf-8") -> Lexicon | Ann
     path = Path(path)
     lines = _lines(path, encoding)
     if path.suffix.lower() in JSON_LINES:
-        return _spans(path, [(number, _from_json(line)) for number, line in lines])
+        return _spans(path, [(line_number, _from_json(line)) for line_number, line in lines])
     if lines[0][1].count("\t") >= 2:
         if lines[0][1].split("\t")[0].strip().lower() == COLUMNS[0]:
             lines = lines[1:]  # header
-        return _spans(path, [(number, _from_columns(line)) for number, line in lines])
+        return _spans(path, [(line_number, _from_columns(line)) for line_number, line in lines])
     return _lexicon(path, lines)
 
 
@@ -72,33 +71,34 @@ def _lines(path: Path, encoding: str) -> list[tuple[int, str]]:
 def _lexicon(path: Path, lines: Iterable[tuple[int, str]]) -> Lexicon:
     entries: dict[str, str | None] = {}
     problems: Problems = []
-    for number, line in lines:
+    for line_number, line in lines:
         entry, *other_cells = (" ".join(cell.split()) for cell in line.split("\t"))
         kind = other_cells[0] or None if other_cells else None
         if not line.strip():
-            problems.append((f"line {number}", "is empty"))
+            problems.append((f"line {line_number}", "is empty"))
         elif not entry:
-            problems.append((f"line {number}", "has a type and no entry"))
+            problems.append((f"line {line_number}", "has a type and no entry"))
         elif len(other_cells) > 1:
             columns = len(other_cells) + 1
-            problems.append((f"line {number}", f"has {columns} columns instead of an entry and its type"))
+            problems.append((f"line {line_number}", f"has {columns} columns instead of an entry and its type"))
         elif entries.setdefault(entry, kind) != kind:
-            problems.append((f"line {number}", f'"{entry}" has been given with the type {entries[entry]} before'))
+            problems.append((f"line {line_number}", f'"{entry}" has been given with the type {entries[entry]} before'))
     _raise_problems(path, "lexicon", "write an entry a line, optionally a tab and its type", problems)
     return Lexicon(entries)
 
 
 def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> AnnotatedSpans:
     """Sort the spans and check that they do not overlap. (`annotate.py` checks them against the text.)"""
-    problems = [(f"line {number}", row) for number, row in rows if isinstance(row, str)]
-    spans = [(row, number) for number, row in rows if not isinstance(row, str)]
+    problems = [(f"line {line_number}", row) for line_number, row in rows if isinstance(row, str)]
+    spans = [(row, line_number) for line_number, row in rows if not isinstance(row, str)]
     spans.sort(key=lambda item: item[0][:3])
-    for (before, earlier), (row, number) in zip(spans, spans[1:], strict=False):
-        if row[0] == before[0] and row[1] < before[2]:
-            problems.append((f"line {number}", f"overlaps the span of line {earlier}"))
+    for (previous, previous_line), (row, line_number) in zip(spans, spans[1:], strict=False):
+        if row[0] == previous[0] and row[1] < previous[2]:
+            problems.append((f"line {line_number}", f"overlaps the span of line {previous_line}"))
     _raise_problems(path, "list of spans", "write document, start and end, optionally a type, counted from 0", problems)
     table = np.array([row[:3] for row, _ in spans], np.int64).reshape(-1, 3)
-    return AnnotatedSpans(table, [row[3] for row, _ in spans], np.array([number for _, number in spans], np.int64))
+    line_numbers = np.array([line_number for _, line_number in spans], np.int64)
+    return AnnotatedSpans(table, [row[3] for row, _ in spans], line_numbers)
 
 
 def _from_json(line: str) -> list[Any] | str:
@@ -134,6 +134,4 @@ def _validate_span(row: list[Any]) -> list[Any] | str:
 def _raise_problems(path: Path, what: str, advice: str, problems: Problems) -> None:
     if problems:
         problems.sort(key=lambda problem: int(problem[0].split()[1]))
-        more = len(problems) - SHOWN
-        listed = problems[:SHOWN] + ([("", f"and {more:,} more")] if more > 0 else [])
-        raise UserError(f"{path} is no {what} that can be read; {advice}:", listed)
+        raise UserError(f"{path} is no {what} that can be read; {advice}:", first_problems(problems))

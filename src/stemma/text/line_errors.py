@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError
 from stemma.json_files import parse
-from stemma.text.tables import MAX_COLUMNS_SHOWN
 
 
 @dataclass
@@ -20,7 +19,7 @@ class LineErrors:
 
     def add(self, where: str, what: str) -> None:
         self.lines += 1
-        if len(self.first) < MAX_COLUMNS_SHOWN:
+        if len(self.first) < MAX_PROBLEMS_SHOWN:
             self.first.append((where, what))
 
     @property
@@ -38,15 +37,15 @@ class LineErrors:
 
 
 def json_objects(lines: Iterator[tuple[int, str]], name: str,
-                 faults: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
+                 line_errors: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of each line that is a JSON object; other lines are added to `faults`."""
-    for number, line in lines:
+    for line_number, line in lines:
         try:
             row = parse(line)
         except ValueError as error:
-            faults.add(f"{name}, line {number}", f"is not JSON ({getattr(error, 'msg', error)})")
+            line_errors.add(f"{name}, line {line_number}", f"is not JSON ({getattr(error, 'msg', error)})")
             continue
         if isinstance(row, dict):
-            yield number, row
+            yield line_number, row
         else:
-            faults.add(f"{name}, line {number}", "is no JSON object")
+            line_errors.add(f"{name}, line {line_number}", "is not a JSON object")

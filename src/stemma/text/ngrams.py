@@ -57,37 +57,39 @@ def ngram_hashes(hashes: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
     return mix_bits(total)
 
 
-def mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix all 64 bits (the final steps of splitmix64): after sums and products alone the low bits are weak."""
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 def ngram_batches(texts: Iterable[tuple[int, str]], n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(hashes, document of each) of all n-grams within a document; consecutive texts may belong to one document."""
     parts: list[np.ndarray] = []
-    owners: list[int] = []
+    document_indices: list[int] = []
     num_words = 0
     tail = (np.zeros(0, np.uint64), np.zeros(0, np.int64))  # an n-gram may begin in one batch and end in the next
-    for owner, text in texts:
+    for document_index, text in texts:
         hashes = word_hashes(normalized_words(text))
         parts.append(hashes)
-        owners.append(owner)
+        document_indices.append(document_index)
         num_words += len(hashes)
         if num_words >= BATCH:
-            tail, batch = _within(tail, parts, owners, n)
+            tail, batch = _ngrams_within_documents(tail, parts, document_indices, n)
             yield batch
-            parts, owners, num_words = [], [], 0
+            parts, document_indices, num_words = [], [], 0
     if parts:
-        yield _within(tail, parts, owners, n)[1]
+        yield _ngrams_within_documents(tail, parts, document_indices, n)[1]
 
 
-def _within(
-    tail: tuple[np.ndarray, np.ndarray], parts: list[np.ndarray], owners: list[int], n: int
+def _ngrams_within_documents(
+    tail: tuple[np.ndarray, np.ndarray], parts: list[np.ndarray], document_indices: list[int], n: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     hashes = np.concatenate([tail[0], *parts])
-    owner = np.concatenate([tail[1], np.repeat(np.array(owners, np.int64), [len(part) for part in parts])])
+    part_documents = np.repeat(np.array(document_indices, np.int64), [len(part) for part in parts])
+    word_documents = np.concatenate([tail[1], part_documents])
     count = max(0, len(hashes) - n + 1)
-    inside = owner[:count] == owner[len(owner) - count :]  # first and last word belong to one document
-    return (hashes[count:], owner[count:]), (ngram_hashes(hashes, n)[inside], owner[:count][inside])
+    first, last = word_documents[:count], word_documents[len(word_documents) - count :]
+    inside = first == last  # the first and the last word belong to one document
+    return (hashes[count:], word_documents[count:]), (ngram_hashes(hashes, n)[inside], word_documents[:count][inside])

@@ -18,7 +18,7 @@ from stemma.errors import UserError, did_you_mean, pluralize
 from stemma.text.line_errors import LineErrors, json_objects
 from stemma.text.readers import list_files
 from stemma.text.tables import FORMATS, parse_header
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+from stemma.text.text_io import STDIN, check_encoding, display_name, format_suffix, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,17 +60,17 @@ class TextPair:
 def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
                  columns: str = COLUMNS) -> list[PairSource]:
     """Sources from the command line: each path is a table, or with `target` each path has a target file, in order."""
-    files, others = list_files(paths), list_files(target) if target else []
-    if not others:
+    files, targets = list_files(paths), list_files(target) if target else []
+    if not targets:
         return [PairSource(file, columns=columns) for file in files]
     if columns != COLUMNS:
         raise UserError("--columns names the columns of a table and --target the other of two files; give one of them.")
-    if len(files) != len(others):
-        raise UserError(f"{pluralize(len(files), 'source file')} and {pluralize(len(others), 'target file')}: each "
+    if len(files) != len(targets):
+        raise UserError(f"{pluralize(len(files), 'source file')} and {pluralize(len(targets), 'target file')}: each "
                         "needs its counterpart; give as many of the one as of the other, in the same order.")
-    if STDIN in files and STDIN in others:
+    if STDIN in files and STDIN in targets:
         raise UserError("source and target cannot both come from stdin; give a file for one of them.")
-    return [PairSource(file, other) for file, other in zip(files, others, strict=True)]
+    return [PairSource(file, target_file) for file, target_file in zip(files, targets, strict=True)]
 
 
 def read_pairs(sources: Sequence[PairSource], *, encoding: str = "utf-8", errors: str = "strict",
@@ -116,24 +116,25 @@ class _PairReader:
 
     def read(self, source: PairSource) -> Iterator[TextPair]:
         path = list_files([source.path])[0]
-        other = None if source.target is None else list_files([source.target])[0]
-        names = [display_name(path), display_name(other or path)]
+        target_path = None if source.target is None else list_files([source.target])[0]
+        names = [display_name(path), display_name(target_path or path)]
         problems = _PairErrors()
         skipped = count = 0
-        rows = (self._read_table(path, _parse_columns(source.columns), problems) if other is None else
-                self._read_aligned(path, other, problems))
-        for number, *sides, others in rows:
+        rows = (self._read_table(path, _parse_columns(source.columns), problems) if target_path is None else
+                self._read_aligned(path, target_path, problems))
+        for line_number, *sides, extra_targets in rows:
             if not all(sides):
                 if self.skip:
                     skipped += 1
                     continue
                 problems.empty += 1
                 missing = [side for side, text in enumerate(sides) if not text]
-                problems.add(f"{names[missing[0]]}, line {number}", "is empty" if other and len(missing) == 1 else
+                problems.add(f"{names[missing[0]]}, line {line_number}",
+                             "is empty" if target_path and len(missing) == 1 else
                              f"has no {' and no '.join(SIDES[side] for side in missing)}")
             elif not problems.lines:  # after an error, the rest is read only to count further errors
                 count += 1
-                yield TextPair(source.prefix + sides[0], sides[1], source.group, others, number)
+                yield TextPair(source.prefix + sides[0], sides[1], source.group, extra_targets, line_number)
         if problems.lines:
             raise problems.error(" and ".join(dict.fromkeys(names)))
         if skipped:
@@ -142,11 +143,11 @@ class _PairReader:
         if not count:
             raise UserError(f"there is no pair in {names[0]}, only empty lines or nothing at all.")
 
-    def _read_aligned(self, path: Path, other: Path, problems: _PairErrors) -> Iterator[Row]:
+    def _read_aligned(self, path: Path, target_path: Path, problems: _PairErrors) -> Iterator[Row]:
         """Two files, line by line; raises if they do not have the same number of lines."""
-        names = display_name(path), display_name(other)
+        names = display_name(path), display_name(target_path)
         counts = [0, 0]
-        for source, target in zip_longest(self._lines(path), self._lines(other)):
+        for source, target in zip_longest(self._lines(path), self._lines(target_path)):
             counts = [line[0] if line else count for line, count in zip((source, target), counts, strict=True)]
             if source and target:
                 yield source[0], source[1].strip(), target[1].strip(), ()
@@ -168,26 +169,26 @@ class _PairReader:
         lines = chain([first], (line for line in lines if kind == "csv" or line[1].strip()))
         rows = (_objects(lines, columns, display_name(path), problems) if kind == "jsonl" else
                 self._cells(path, kind, lines, columns, problems))
-        for number, cells in rows:
+        for line_number, cells in rows:
             texts = _texts(*cells)
             problem = next(filter(None, map(self._cell_problem, texts)), None)
             if problem:
-                problems.add(f"{display_name(path)}, line {number}", problem)
+                problems.add(f"{display_name(path)}, line {line_number}", problem)
             else:
-                source, target, *others = map(_clean, texts)
-                yield number, source, target, tuple(filter(None, others))
+                source, target, *extra_targets = map(_clean, texts)
+                yield line_number, source, target, tuple(filter(None, extra_targets))
 
     def _cells(self, path: Path, kind: str, lines: NumberedLines, columns: tuple[str, str],
                problems: _PairErrors) -> Iterator[tuple[int, list[str]]]:
         """(line, [source, target]) of each complete row of tab- or comma-separated text."""
         name = display_name(path)
-        rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else comma_rows(name, lines)
-        number, head = next(rows)
-        first = head
+        rows = comma_rows(name, lines) if kind == "csv" else \
+            ((line_number, line.split("\t")) for line_number, line in lines)
+        line_number, first = next(rows)
         head, has_header = parse_header(first, columns)
         if set(columns) <= set(head):
             indices = [head.index(column) for column in columns]
-            rows = rows if has_header else chain([(number, first)], rows)
+            rows = rows if has_header else chain([(line_number, first)], rows)
         elif ",".join(columns) != COLUMNS or len(head) > 2:
             missing = [column for column in columns if column not in head]
             raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
@@ -196,19 +197,19 @@ class _PairReader:
                             f"{did_you_mean(missing[0], head)}")
         else:
             indices = [0, 1]
-            rows = chain([(number, head)], rows)
+            rows = chain([(line_number, head)], rows)
             if len(head) == 2:
                 logger.info(
                     f"{name} has no header with {' and '.join(columns)}, so its first line is read as a pair.")
-        hint = "are there tabs inside the text?" if kind == "tsv" else "text with commas must stand in quotes"
+        hint = "are there tabs inside the text?" if kind == "tsv" else "text with commas must be quoted"
         width = max(2, len(head))
-        for number, row in rows:
+        for line_number, row in rows:
             if len(row) == width:
-                yield number, [row[index] for index in indices]
+                yield line_number, [row[index] for index in indices]
             else:
-                what = ("has one column, not a source and a target" if len(row) == 1 else
-                        f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
-                problems.add(f"{name}, line {number}", what)
+                problem = ("has one column, not a source and a target" if len(row) == 1 else
+                           f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
+                problems.add(f"{name}, line {line_number}", problem)
 
     def _cell_problem(self, cell: object) -> str | None:
         """The problem of a cell; None if there is none. (JSON can contain lone surrogates, which no tokenizer accepts.)
@@ -221,16 +222,16 @@ class _PairReader:
 
     def _lines(self, file: Path) -> NumberedLines:
         """(number, text) of each line. Only LF ends a line: other Unicode line ends occur inside sentences."""
-        number, unfinished = 1, ""
+        line_number, unfinished = 1, ""
         for block in read_text(file, self.encoding, self.errors):
             *finished, unfinished = (unfinished + block).split("\n")
-            yield from enumerate(finished, number)
-            number += len(finished)
+            yield from enumerate(finished, line_number)
+            line_number += len(finished)
             if len(unfinished) > LINE_LIMIT:
-                raise UserError(f"{display_name(file)}, line {number} is longer than {LINE_LIMIT:,} characters; "
+                raise UserError(f"{display_name(file)}, line {line_number} is longer than {LINE_LIMIT:,} characters; "
                                 "parallel text has one pair a line.")
         if unfinished:
-            yield number, unfinished
+            yield line_number, unfinished
 
 
 def _texts(source: object, target: object) -> list[Any]:
@@ -252,8 +253,7 @@ def _clean(cell: str) -> str:
 
 def _kind(path: Path, first: str) -> str:
     """The format, by the suffix or else by the first line."""
-    inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
-    if kind := FORMATS.get(inner.suffix.lower()):
+    if kind := FORMATS.get(format_suffix(path)):
         return kind
     if first.lstrip().startswith("{"):
         return "jsonl"
@@ -265,29 +265,30 @@ def _kind(path: Path, first: str) -> str:
 
 def comma_rows(name: str, lines: NumberedLines) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of each row; a quoted cell may span several lines."""
-    begins = 0
+    first_line = 0
 
     def text() -> Iterator[str]:
-        nonlocal begins
-        for number, line in lines:
-            begins = begins or number
+        nonlocal first_line
+        for line_number, line in lines:
+            first_line = first_line or line_number
             yield line + "\n"
 
     try:
         for row in csv.reader(text(), strict=True):
             if row:  # not an empty line
-                yield begins, row
-            begins = 0
+                yield first_line, row
+            first_line = 0
     except csv.Error as error:
-        raise UserError(f"{name}, line {begins}: {error}; a quote within a quoted cell is written twice.") from error
+        raise UserError(f"{name}, line {first_line}: {error}; a quote within a quoted cell is written twice.") \
+            from error
 
 
 def _objects(lines: NumberedLines, columns: tuple[str, str], name: str,
              problems: _PairErrors) -> Iterator[tuple[int, list[Any]]]:
-    for number, row in json_objects(lines, name, problems):
+    for line_number, row in json_objects(lines, name, problems):
         if missing := [column for column in columns if column not in row]:
             keys = ", ".join(row) or "nothing"
-            problems.add(f"{name}, line {number}",
+            problems.add(f"{name}, line {line_number}",
                          f"has no {' and no '.join(missing)}, only {keys} (choose with --columns)")
         else:
-            yield number, ["" if row[column] is None else row[column] for column in columns]
+            yield line_number, ["" if row[column] is None else row[column] for column in columns]

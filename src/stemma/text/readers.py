@@ -20,7 +20,7 @@ from stemma.errors import UserError, closest_match, did_you_mean, pluralize
 from stemma.json_files import parse
 from stemma.registry import register
 from stemma.schema.corpus import ReaderKind
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, format_suffix, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +64,8 @@ def plugin_readers(paths: Iterable[str | Path]) -> list[registry.RegistryEntry]:
                if entry.kind not in registry.BUILT_IN["reader"]}
     if not readers:
         return []
-    kinds = {_kind(file) for path in paths for file in _expand(str(path), known_suffixes())}
+    kinds = {format_suffix(file) for path in paths for file in _expand(str(path), known_suffixes())}
     return [entry for kind, entry in readers.items() if kind in kinds]
-
-
-def _kind(file: Path) -> str:
-    """The suffix that determines the reader of a file."""
-    return file.with_suffix("").suffix.lower() if file.suffix.lower() in COMPRESSED else file.suffix.lower()
 
 
 def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] | None = None) -> list[Path]:
@@ -108,7 +103,7 @@ def read_passages(
 def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
     has_text = False
     for file in files:
-        reader = registry.find("reader", _kind(file)) or registry.get("reader", PLAIN[0])
+        reader = registry.find("reader", format_suffix(file)) or registry.get("reader", PLAIN[0])
         empty = True
         for passage in reader.build(file, options):
             empty = False
@@ -153,26 +148,27 @@ def _no_files_message(path: Path, suffixes: tuple[str, ...]) -> str:
 def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
     source, separator = display_name(file), SEPARATORS[options.documents]
     unfinished = ""  # the rest of the current document
-    begins = True
+    starts_document = True
     reported = False
     for block in chain(read_text(file, options.encoding, options.errors), [None]):
         *finished, unfinished = separator.split(unfinished + block) if block is not None else (unfinished, "")
         # White space at the end may be the first half of a separator, so only the text before it is cut now.
         body = unfinished.rstrip()
         space = unfinished[len(body) :]
-        *early, rest = _split_long_text(body)
-        for pieces, over in [*((_split_long_text(document), True) for document in finished), (early, False)]:
+        *cut_off, remainder = _split_long_text(body)
+        for pieces, is_complete in [*((_split_long_text(document), True) for document in finished), (cut_off, False)]:
             for piece in pieces:
                 if piece and not piece.isspace():
-                    yield Passage(piece, begins, source)
-                    begins = False
-            if not reported and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
+                    yield Passage(piece, starts_document, source)
+                    starts_document = False
+            cut_at_limit = pieces[:-1] if is_complete else pieces
+            if not reported and any("\n" not in piece for piece in cut_at_limit):
                 reported = True
                 logger.info(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
-            begins = begins or over
+            starts_document = starts_document or is_complete
         if len(space) > PASSAGE_LIMIT:
             space = "\n" if "\n" in space else " "
-        unfinished = rest + space
+        unfinished = remainder + space
 
 
 def _split_long_text(text: str) -> list[str]:
@@ -192,19 +188,19 @@ def _split_long_text(text: str) -> list[str]:
 def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
     """(number, text) of each line, from 1."""
     parts: list[str] = []
-    number, length = 0, 0
+    line_number, length = 0, 0
     for block in read_text(file, encoding, errors):
-        *finished, rest = block.split("\n")
+        *finished, unfinished = block.split("\n")
         for line in finished:
-            number += 1
-            yield number, "".join([*parts, line])
+            line_number += 1
+            yield line_number, "".join([*parts, line])
             parts, length = [], 0
-        parts.append(rest)
-        length += len(rest)
+        parts.append(unfinished)
+        length += len(unfinished)
         if length > JSON_LINE_LIMIT:
-            raise UserError(f"{display_name(file)}, line {number + 1} is longer than {JSON_LINE_LIMIT:,} characters; "
-                            "put every document on a line of its own.")
-    yield number + 1, "".join(parts)
+            raise UserError(f"{display_name(file)}, line {line_number + 1} is longer than {JSON_LINE_LIMIT:,} "
+                            "characters; put every document on a line of its own.")
+    yield line_number + 1, "".join(parts)
 
 
 @register("reader", ".jsonl", ReaderKind)
@@ -212,17 +208,17 @@ def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, st
 def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
     source, field, errors = display_name(file), options.field, options.errors
     empty = 0
-    for number, line in read_lines(file, options.encoding, errors):
+    for line_number, line in read_lines(file, options.encoding, errors):
         if not line or line.isspace():
             continue
-        where = f"{source}, line {number}"
+        where = f"{source}, line {line_number}"
         try:
             record = parse(line)
         except ValueError as error:
             reason = getattr(error, "msg", str(error))
             raise UserError(f"{where} is not JSON ({reason}); every line must be one JSON object.") from error
         if not isinstance(record, dict):
-            raise UserError(f'{where} is no JSON object; every line must look like {{"{field}": "..."}}.')
+            raise UserError(f'{where} is not a JSON object; every line must look like {{"{field}": "..."}}.')
         if field not in record:
             raise UserError(_no_field(where, field, list(record)))
         text = record[field]
@@ -273,11 +269,11 @@ def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
 
 def whole_document(text: str, where: str, source: str, errors: str = "strict") -> Iterator[Passage]:
     """Passages of one document; `where` is its location for error messages, such as "notes.xml, entry 3"."""
-    begins = True
+    starts_document = True
     for piece in _split_long_text(clean_text(text, where, errors)):
         if piece and not piece.isspace():
-            yield Passage(piece, begins, source)
-            begins = False
+            yield Passage(piece, starts_document, source)
+            starts_document = False
 
 
 def clean_text(text: str, where: str, errors: str) -> str:
@@ -298,5 +294,5 @@ def clean_text(text: str, where: str, errors: str) -> str:
 
 
 def _no_field(where: str, field: str, names: list[str]) -> str:
-    known = ", ".join(names) or "none"
-    return f'{where} has no field "{field}" (it has: {known}); choose one with --field.{did_you_mean(field, names)}'
+    listing = ", ".join(names) or "none"
+    return f'{where} has no field "{field}" (it has: {listing}); choose one with --field.{did_you_mean(field, names)}'

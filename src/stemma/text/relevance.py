@@ -19,7 +19,7 @@ from stemma.text.line_errors import LineErrors, json_objects
 from stemma.text.parallel import NumberedLines, comma_rows
 from stemma.text.readers import clean_text, list_files, read_lines
 from stemma.text.tables import FORMATS, cell_text
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, format_suffix
 
 logger = logging.getLogger(__name__)
 
@@ -79,20 +79,19 @@ def _numbers(labels: set[str]) -> list[int] | None:
 
 
 def _read(file: Path, encoding: str, errors: str) -> Iterator[tuple[str, str, str]]:
-    name, faults, count = display_name(file), LineErrors(), 0
-    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
-    kind = FORMATS.get(inner.suffix.lower(), "tsv")
+    name, line_errors, count = display_name(file), LineErrors(), 0
+    kind = FORMATS.get(format_suffix(file), "tsv")
     lines = (line for line in read_lines(file, encoding, errors) if kind == "csv" or line[1].strip())
-    rows = _objects(lines, name, faults) if kind == "jsonl" else _cells(lines, kind, name, faults)
+    rows = _objects(lines, name, line_errors) if kind == "jsonl" else _cells(lines, kind, name, line_errors)
     for line, cells in rows:
         where = f"{name}, line {line}"
         texts = [clean_text(cell_text(cell), where, errors).strip() for cell in cells]
         if missing := [column for column, text in zip(COLUMNS, texts, strict=True) if not text]:
-            faults.add(where, f"has no {' and no '.join(missing)}")
-        elif not faults.lines:  # after an error, the rest is read only to count further errors
+            line_errors.add(where, f"has no {' and no '.join(missing)}")
+        elif not line_errors.lines:  # after an error, the rest is read only to count further errors
             count += 1
             yield texts[0], texts[1], texts[2]
-    faults.raise_if_any(f"rows of {name} cannot be used", ADVICE)
+    line_errors.raise_if_any(f"rows of {name} cannot be used", ADVICE)
     if not count:
         raise UserError(f"there is no row in {name}; {ADVICE}.")
 
@@ -120,5 +119,5 @@ def _cells(lines: NumberedLines, kind: str, name: str, line_errors: LineErrors) 
 
 
 def _objects(lines: NumberedLines, name: str, line_errors: LineErrors) -> Iterator[Row]:
-    for number, row in json_objects(lines, name, line_errors):
-        yield number, ["" if row.get(column) is None else row[column] for column in COLUMNS]
+    for line_number, row in json_objects(lines, name, line_errors):
+        yield line_number, ["" if row.get(column) is None else row[column] for column in COLUMNS]

@@ -63,14 +63,14 @@ def sentence_starts(text: str, lines: str = "auto") -> np.ndarray:
     else:
         starts = {len(text) - len(text.lstrip())}
         if lines == "auto":
-            breaks = NEW_LINE if _one_line_each(text) else PARAGRAPH
+            breaks = NEW_LINE if _lines_end_sentences(text) else PARAGRAPH
             starts.update(match.end() for match in breaks.finditer(text))
         starts.update(_after_stops(text))
     starts.discard(len(text))
     return np.array(sorted(starts), dtype=np.int64)
 
 
-def _one_line_each(text: str) -> bool:
+def _lines_end_sentences(text: str) -> bool:
     """Whether most non-empty lines end in a stop."""
     lines = [line for line in map(str.rstrip, text.split("\n")) if line]
     stopped = sum(line[-1] in STOPS or (line[-1] in CLOSING and line.rstrip(CLOSING)[-1:] in STOPS) for line in lines)
@@ -92,11 +92,11 @@ def _after_stops(text: str) -> list[int]:
 
 def _is_abbreviation(text: str, stop: int, start: int) -> bool:
     """Whether the full stop at `stop` belongs to the word before it."""
-    before = text[max(0, stop - 20) : stop]
-    words = before.split()
+    context = text[max(0, stop - 20) : stop]
+    words = context.split()
     word = words[-1].lstrip(OPENING) if words else ""
     if word.isdecimal():  # "1. Introduction": a number alone at the start of its line
-        return before[: -len(word)][-1:] in ("", "\n")
+        return context[: -len(word)][-1:] in ("", "\n")
     lowered = word.lower()
     if lowered in NEVER_LAST:
         return True

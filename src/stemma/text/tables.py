@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import MAX_PROBLEMS_SHOWN, UserError, did_you_mean, first_problems
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
+from stemma.text.text_io import check_encoding, display_name, format_suffix, read_text
 
 MAX_CELL_SHOWN = 30  # characters of a cell, in an error
-MAX_COLUMNS_SHOWN = 8  # bad lines listed in an error
 FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
 
 
@@ -86,34 +85,34 @@ def read_table(path: str | Path, header: Sequence[str] | None = None, *, encodin
 
 def _kind(file: Path, text: str) -> str:
     """The format, by the suffix or else by the first line."""
-    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
-    if kind := FORMATS.get(inner.suffix.lower()):
+    if kind := FORMATS.get(format_suffix(file)):
         return kind
     first = text.lstrip().split("\n", 1)[0]
     if first.startswith("{"):
         return "jsonl"
     if "\t" in first or "," in first:
         return "tsv" if "\t" in first else "csv"
-    raise UserError(f"{display_name(file)} is no table that can be read: its first line has no tab, no comma and no "
+    raise UserError(f"{display_name(file)} cannot be read as a table: its first line has no tab, no comma and no "
                     "JSON; give a .tsv or .csv file with a header, or .jsonl.")
 
 
 def _tab_separated(text: str) -> list[tuple[int, list[str]]]:
     """(line, cells) of each row. Only LF ends a line: other Unicode line ends occur inside sentences."""
-    return [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [(line_number, line.split("\t")) for line_number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
 def _comma_separated(name: str, text: str) -> list[tuple[int, list[str]]]:
     cells = []
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    number = 1
+    line_number = 1
     try:
         for row in reader:
             if row and any(cell.strip() for cell in row):
-                cells.append((number, row))
-            number = reader.line_num + 1
+                cells.append((line_number, row))
+            line_number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(f"{name}, line {number}: {error}; a quote within a quoted cell is written twice.") from error
+        raise UserError(f"{name}, line {line_number}: {error}; a quote within a quoted cell is written twice.") \
+            from error
     return cells
 
 
@@ -137,12 +136,11 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
                         "the rows if there is none.")
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
-        hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"
-        more = [("", f"and {len(ragged) - MAX_COLUMNS_SHOWN:,} more")] if len(ragged) > MAX_COLUMNS_SHOWN else []
+        hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must be quoted"
         raise UserError(f"{name}: {len(ragged):,} row{'s do' if len(ragged) > 1 else ' does'} not have the "
                         f"{len(columns)} cells of the header{hint}",
-                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}")
-                         for line, count in ragged[:MAX_COLUMNS_SHOWN]] + more)
+                        first_problems([(f"line {line}", f"{count} cell{'s' if count > 1 else ''}")
+                                        for line, count in ragged]))
     return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells],
                  [line for line, _ in cells], has_header)
 
@@ -150,23 +148,24 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
 def json_table(name: str, text: str) -> Table:
     """One JSON object per line; the columns are the keys of all rows."""
     rows, lines, problems = [], [], []
-    for number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = parse(line)
         except ValueError as error:
-            problems.append((f"line {number}", f"is not JSON ({getattr(error, 'msg', error)})"))
+            problems.append((f"line {line_number}", f"is not JSON ({getattr(error, 'msg', error)})"))
             continue
         if isinstance(row, dict):
             rows.append(row)
-            lines.append(number)
+            lines.append(line_number)
         else:
-            problems.append((f"line {number}", "is no JSON object"))
+            problems.append((f"line {line_number}", "is not a JSON object"))
     if problems:
-        counted = f"{len(problems):,} lines that are" if len(problems) > 1 else "a line that is"
-        raise UserError(f"{name} has {counted} no JSON object; "
-                        'every line must look like {"text": "...", "label": 1}', problems[:MAX_COLUMNS_SHOWN])
+        counted = f"{len(problems):,} lines that are not JSON objects" if len(problems) > 1 \
+            else "a line that is not a JSON object"
+        raise UserError(f"{name} has {counted}; "
+                        'every line must look like {"text": "...", "label": 1}', first_problems(problems))
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return Table(name, columns, rows, lines)
 
@@ -181,5 +180,5 @@ def cell_text(value: object) -> str:
 
 
 def _join_lines(lines: Sequence[int]) -> str:
-    more = f" and {len(lines) - MAX_COLUMNS_SHOWN:,} more" if len(lines) > MAX_COLUMNS_SHOWN else ""
-    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:MAX_COLUMNS_SHOWN]))}{more}"
+    more = f" and {len(lines) - MAX_PROBLEMS_SHOWN:,} more" if len(lines) > MAX_PROBLEMS_SHOWN else ""
+    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:MAX_PROBLEMS_SHOWN]))}{more}"

@@ -39,6 +39,11 @@ def display_name(path: Path) -> str:
     return "stdin" if path == STDIN else str(path)
 
 
+def format_suffix(path: Path) -> str:
+    """The suffix that names the format of a file, without that of its compression: .tsv of notes.tsv.gz."""
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+
+
 def check_encoding(encoding: str, errors: str) -> str:
     """Python's canonical name of the encoding; raises a UserError if it is unknown."""
     if errors not in ("strict", "replace", "ignore"):
@@ -149,8 +154,8 @@ def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]
             raise UserError(_wrongly_encoded(path, encoding, bad, error.object, error.start)) from error
         if "\0" in text:
             if errors == "strict":
-                at = len(text[: text.index("\0")].encode(encoding)) - pending if wide else nul
-                raise UserError(_binary(path, offset + at, block))
+                nul_index = len(text[: text.index("\0")].encode(encoding)) - pending if wide else nul
+                raise UserError(_binary(path, offset + nul_index, block))
             text = text.replace("\0", "")
             if not dropped:
                 dropped = True

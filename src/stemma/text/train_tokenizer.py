@@ -49,9 +49,9 @@ def train_tokenizer(
     if roles and (unknown_roles := sorted(roles - set(SPECIAL_TOKENS[kind]))):
         raise UserError(f"no token role {', '.join(unknown_roles)}; the roles are {', '.join(SPECIAL_TOKENS[kind])}.")
     special = special_token_strings(kind, roles)
-    least = len(special) + (256 if kind == "byte_bpe" else 1)
-    if vocab_size < least:
-        raise _too_small(kind, vocab_size, least, len(special))
+    min_size = len(special) + (256 if kind == "byte_bpe" else 1)
+    if vocab_size < min_size:
+        raise _too_small(kind, vocab_size, min_size, len(special))
 
     unknown = SPECIAL_TOKENS[kind]["unknown"]
     source = _require_text(map(to_simplified, texts) if simplify else iter(texts))
@@ -94,9 +94,10 @@ def train_tokenizer(
     return Tokenizer(backend, {"simplify": simplify})
 
 
-def _too_small(kind: str, vocab_size: int, least: int, special: int) -> UserError:
+def _too_small(kind: str, vocab_size: int, min_size: int, special: int) -> UserError:
     return UserError(f"a {kind} vocabulary of {vocab_size:,} is too small for this text: {special} special tokens and "
-                     f"its characters need {least:,}; raise --vocab-size, or reserve fewer tokens with --for RECIPE.")
+                     f"its characters need {min_size:,}; raise --vocab-size, or reserve fewer tokens with --for "
+                     "RECIPE.")
 
 
 def _require_text(texts: Iterator[str]) -> Iterator[str]:
@@ -169,15 +170,15 @@ def _merge_words(words: dict[str, int], kind: str, vocab_size: int, special: lis
     tokens fixes their ids.
     """
     counts: Counter[str] = Counter()
-    inside: Counter[str] = Counter()
+    continuing: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
         if kind == "wordpiece":
-            inside.update(dict.fromkeys(word[1:], count))
-    room = max(MIN_ALPHABET, (vocab_size - len(special)) // 2)
-    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
-    continuations = [CONTINUATION + character for character in alphabet if character in inside]
+            continuing.update(dict.fromkeys(word[1:], count))
+    max_alphabet = max(MIN_ALPHABET, (vocab_size - len(special)) // 2)
+    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:max_alphabet])
+    continuations = [CONTINUATION + character for character in alphabet if character in continuing]
 
     prefix = CONTINUATION if kind == "wordpiece" else ""
     trainer = trainers.BpeTrainer(
@@ -234,7 +235,7 @@ def _prune_pieces(words: dict[str, int], kind: str, vocab_size: int, special: li
 
 
 def _finish_unigram(backend: tokenizers.Tokenizer, special: list[str], unknown: str, vocab_size: int,
-                    without: set[str]) -> models.Model:
+                    excluded: set[str]) -> models.Model:
     """Sort the pieces by score, then spelling. Scores are rounded: their last digits depend on the summation order."""
     scored = {piece: score for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece not in special}
     # Required but unhelpful characters have the lowest scores, one step apart, in random order.
@@ -244,12 +245,12 @@ def _finish_unigram(backend: tokenizers.Tokenizer, special: list[str], unknown: 
         if len(piece) == 1 and abs((score - low) / PENALTY_STEP - round((score - low) / PENALTY_STEP)) < 1e-3:
             steps.setdefault(round((score - low) / PENALTY_STEP), []).append(piece)
     last = next(step for step in range(len(steps) + 1) if step not in steps)
-    tail = [piece for step in range(last) for piece in steps[step]]
-    scored.update(zip(sorted(tail), sorted((scored[piece] for piece in tail), reverse=True), strict=True))
+    penalized = [piece for step in range(last) for piece in steps[step]]
+    scored.update(zip(sorted(penalized), sorted((scored[piece] for piece in penalized), reverse=True), strict=True))
 
-    ranked = sorted(((piece, round(score, 6)) for piece, score in scored.items() if piece not in without),
+    ranked = sorted(((piece, round(score, 6)) for piece, score in scored.items() if piece not in excluded),
                     key=lambda pair: (-pair[1], pair[0]))
-    room = vocab_size - len(special) - sum(len(piece) == 1 for piece, _ in ranked)
-    longer = {piece for piece, _ in [pair for pair in ranked if len(pair[0]) > 1][: max(0, room)]}
+    num_longer = vocab_size - len(special) - sum(len(piece) == 1 for piece, _ in ranked)
+    longer = {piece for piece, _ in [pair for pair in ranked if len(pair[0]) > 1][: max(0, num_longer)]}
     pieces = [(piece, score) for piece, score in ranked if len(piece) == 1 or piece in longer]
     return models.Unigram([*((token, 0.0) for token in special), *pieces], unk_id=special.index(unknown))

@@ -36,7 +36,7 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
     """Write the mean of the newest `last` checkpoints to `out`, by default RUN/averaged; returns their steps."""
     run = Path(run)
     target = run / AVERAGED if out is None else Path(out)
-    recipe, plan = read_run(run)
+    recipe, run_config = read_run(run)
     if last < 1:
         raise UserError(f"--last must be 1 or more, not {last}.")
     check_output_path(target, overwrite)
@@ -52,8 +52,8 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
     finished = run / MODEL
     if (finished / "config.json").is_file():
         tokenizer = Tokenizer.load(finished)
-    elif plan.corpus and is_corpus(plan.corpus):
-        tokenizer = Corpus.open(plan.corpus).tokenizer
+    elif run_config.corpus and is_corpus(run_config.corpus):
+        tokenizer = Corpus.open(run_config.corpus).tokenizer
     else:
         raise UserError(f"{run} has no model yet and its corpus is gone, so its vocabulary is not known; `stemma "
                         f"resume {run}` finishes it.")
@@ -63,8 +63,8 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
         write_model(Model(recipe, tokenizer, network.eval()), temporary)
         if (finished / DIRECTIONS).is_file():
             shutil.copyfile(finished / DIRECTIONS, temporary / DIRECTIONS)
-        elif plan.corpus and is_corpus(plan.corpus):
-            write_directions(Corpus.open(plan.corpus, verify=False), temporary)
+        elif run_config.corpus and is_corpus(run_config.corpus):
+            write_directions(Corpus.open(run_config.corpus, verify=False), temporary)
     steps = [read_object(folder / STATE, f"delete {folder}.")["step"] for folder in reversed(folders)]
     return {"run": str(run), "out": str(target), "checkpoints": len(steps), "steps": steps}
 

@@ -15,11 +15,11 @@ class Budget:
 
     @classmethod
     def from_options(cls, steps: int | None, tokens: int | None, minutes: float | None, default_steps: int) -> Budget:
-        given = [(unit, amount) for unit, amount in (("steps", steps), ("tokens", tokens), ("minutes", minutes))
-                 if amount is not None]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join('--' + unit for unit, _ in given)} exclude each other; give one of them.")
-        unit, amount = given[0] if given else ("steps", default_steps)
+        amounts = [(unit, amount) for unit, amount in (("steps", steps), ("tokens", tokens), ("minutes", minutes))
+                   if amount is not None]
+        if len(amounts) > 1:
+            raise UserError(f"{' and '.join('--' + unit for unit, _ in amounts)} exclude each other; give one of them.")
+        unit, amount = amounts[0] if amounts else ("steps", default_steps)
         if not 0 < amount < math.inf:
             raise UserError(f"--{unit} must be a number greater than 0, not {amount:g}.")
         return cls(unit, amount)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma import registry
-from stemma.device import takes
+from stemma.device import runs_within
 from stemma.errors import UserError
 from stemma.schema.training import TrainingSettings
 
@@ -75,7 +75,7 @@ def with_callbacks(callbacks: Sequence[object] | None) -> Iterator[None]:
         _active.reset(token)
 
 
-accepts_callbacks = takes("callbacks", with_callbacks)
+accepts_callbacks = runs_within("callbacks", with_callbacks)
 
 
 def build_callbacks(settings: TrainingSettings) -> list[Any]:

@@ -59,8 +59,8 @@ def save_checkpoint(run: Path, network: nn.Module, method: StatefulMethod, check
     """Write `run/checkpoints/step-N`, then delete all but the newest `num_kept`."""
     folder = run / "checkpoints" / f"step-{checkpoint.step}"
     remove_leftovers(folder.parent)
-    tensors, plain = method.state()
-    document = {"step": checkpoint.step, "tokens": checkpoint.tokens, "values": checkpoint.state, "optimizer": plain}
+    tensors, values = method.state()
+    document = {"step": checkpoint.step, "tokens": checkpoint.tokens, "values": checkpoint.state, "optimizer": values}
     with atomic_folder(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
         _write_tensors(temporary / OPTIMIZER, tensors)
@@ -114,8 +114,9 @@ def _load(folder: Path, network: nn.Module, method: StatefulMethod, advice: str)
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         shapes = {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 (not a dictionary)
         _check_same_network(folder, weights, shapes)
-        if other := method.incompatibility(document["optimizer"]):
-            raise UserError(f"the checkpoint {folder} was made with {other}; resume it with the recipe it was made by.")
+        if difference := method.incompatibility(document["optimizer"]):
+            raise UserError(f"the checkpoint {folder} was made with {difference}; resume it with the recipe "
+                            "it was made by.")
         for name, tensor in weights.items():
             tensor.copy_(saved.get_tensor(name))
     method.restore(MethodState(_read_tensors(folder / OPTIMIZER), document["optimizer"]))

@@ -140,9 +140,9 @@ def _check_reading(recipe: Recipe, reading: TextReadingOptions, paired: bool) ->
     """Refuse reading options that have no effect for this recipe."""
     unused, for_kind, kind = ((("documents", "field"), "running text", "pairs") if paired else
                               (("columns", "empty"), "pairs", "running text"))
-    if given := [f"--{key}" for key in unused if getattr(reading, key) != getattr(TextReadingOptions(), key)]:
-        be, them = ("is", "it") if len(given) == 1 else ("are", "them")
-        raise UserError(f"{' and '.join(given)} {be} for {for_kind}, and {recipe.label} reads {kind}; leave {them} "
+    if options := [f"--{key}" for key in unused if getattr(reading, key) != getattr(TextReadingOptions(), key)]:
+        be, them = ("is", "it") if len(options) == 1 else ("are", "them")
+        raise UserError(f"{' and '.join(options)} {be} for {for_kind}, and {recipe.label} reads {kind}; leave {them} "
                         "out.")
 
 
@@ -183,8 +183,8 @@ def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSetting
 def adopt_tokenizer(recipe: Recipe, corpus: Corpus) -> Recipe:
     """The recipe with the tokenizer settings of the corpus, whose tokenizer is used."""
     tokenizer = corpus.tokenizer
-    before = recipe.settings.tokenizer
-    other_kind = before.kind != tokenizer.kind  # then the keys of the old kind do not apply
+    settings = recipe.settings.tokenizer
+    other_kind = settings.kind != tokenizer.kind  # then the keys of the old kind do not apply
     changes = {f"tokenizer.{key}": value for key, value in tokenizer.settings().items()
-               if other_kind or getattr(before, key) != value}
+               if other_kind or getattr(settings, key) != value}
     return recipe.with_changes(changes, origin="corpus") if changes else recipe

@@ -39,11 +39,11 @@ def check_curriculum(recipe: Recipe, budget: Budget) -> None:
     steps = {"steps": int(budget.amount), "tokens": int(budget.amount / step_tokens) + 1}.get(budget.unit)
     if steps is None:
         return
-    about = "" if budget.unit == "steps" else f", about {steps:,} steps"
+    estimate = "" if budget.unit == "steps" else f", about {steps:,} steps"
     problems = [problem for name, objective in settings.objective.items()
                 if (problem := _never_trained(name, objective, steps))]
     if problems:
-        raise UserError(f"the budget of {budget.describe()}{about} ends without some tasks of {recipe.label} ever "
+        raise UserError(f"the budget of {budget.describe()}{estimate} ends without some tasks of {recipe.label} ever "
                         "being trained; change when they start, take them out with remove=objective.NAME, or give more",
                         problems)
 

@@ -35,7 +35,7 @@ class BestValidation:
 
 
 class EarlyStopping(Callback):
-    """Goes by `metric_fn`, or by the validation loss if it is None."""
+    """Monitors the score of `metric_fn`, or the validation loss if it is None."""
 
     def __init__(self, run: Path, network: Network, patience: int | None, metric_fn: MetricFn | None):
         self.run, self.network, self.patience, self.metric_fn = run, network, patience, metric_fn

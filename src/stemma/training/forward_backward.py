@@ -48,11 +48,12 @@ class ForwardBackward:
         counts: dict[str, Tensor] = {}  # (2,) numerator and denominator
         total = torch.zeros((), device=self.device)
         new_memories: list[Memory] = []
-        first = 0
-        for piece in batch.slices(self._slice_rows(batch)):
-            rows = slice(first, first + piece.num_rows)
-            first += piece.num_rows
-            output = self.compute_losses(prepared.objectives, piece, None if memory is None else memory.rows(rows))
+        first_row = 0
+        for micro_batch in batch.slices(self._slice_rows(batch)):
+            rows = slice(first_row, first_row + micro_batch.num_rows)
+            first_row += micro_batch.num_rows
+            row_memory = None if memory is None else memory.rows(rows)
+            output = self.compute_losses(prepared.objectives, micro_batch, row_memory)
             output.total.backward()
             total += output.total.detach().float()
             _accumulate(losses, output.losses)

@@ -53,8 +53,8 @@ class GradientDescent(Method):
 
     def warning(self) -> str | None:
         budget = self.setup.budget
-        if budget.unit == "steps" and (late := self.layer_freezing.num_never_unfrozen(budget.amount)):
-            return (f"with training.unfreeze = {self.settings.unfreeze} the {late} lowest of "
+        if budget.unit == "steps" and (num_frozen := self.layer_freezing.num_never_unfrozen(budget.amount)):
+            return (f"with training.unfreeze = {self.settings.unfreeze} the {num_frozen} lowest of "
                     f"{self.layer_freezing.top_index} layers (the embedding counted) stay frozen for all of "
                     f"{budget.describe()}.")
         return None

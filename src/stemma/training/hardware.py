@@ -26,14 +26,14 @@ def run_device(run: Path) -> torch.device:
     """The device of a run: the one requested now, or the one in its configuration; stored there."""
     if not (run / CONFIG).is_file():
         return choose_device()
-    plan = read_run_config(run)
-    device = choose_device(requested_device() or plan.device)
-    if plan.device not in (AUTO, str(device)):
+    config = read_run_config(run)
+    device = choose_device(requested_device() or config.device)
+    if config.device not in (AUTO, str(device)):
         logger.warning(
-            f"{run} computed on {plan.device} before and goes on on {device}; from here on its numbers may differ "
-            "in their last digits from those of a run that stayed.")
-    if plan.device != str(device):
-        replace(plan, device=str(device)).write(run)
+            f"{run} ran on {config.device} before and continues on {device}; from here on its numbers may differ "
+            "in their last digits from those of a run on one device.")
+    if config.device != str(device):
+        replace(config, device=str(device)).write(run)
     return device
 
 
@@ -67,7 +67,7 @@ def _onednn_uses_bf16() -> bool:
     """oneDNN computes the products, and ONEDNN_MAX_CPU_ISA can disable an instruction set of the processor."""
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (RuntimeError, AttributeError):  # not public either; missing in this torch
+    except (RuntimeError, AttributeError):  # a private function, which some versions of torch lack
         return True
 
 
@@ -100,7 +100,7 @@ def set_num_threads(threads: int | None) -> int:
     return threads
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # their numbers in glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as defined in glibc's malloc.h
 
 
 def retain_freed_memory() -> bool:

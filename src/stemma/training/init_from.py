@@ -28,10 +28,10 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
         raise UserError(f"{model_path} and the corpus have different vocabularies ({model_tokenizer.vocab_size:,} and "
                         f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
                         f"{resolve_model_folder(model_path)}`.")
-    rows = model.network.vocab_size
-    if model_tokenizer is not None and rows > model_tokenizer.vocab_size:  # many releases have unused rows
-        recipe = recipe.with_changes({"tokenizer.vocab_size": rows}, Path(model_path).name)
-    if rows != recipe.settings.tokenizer.vocab_size:
+    vocab_size = model.network.vocab_size
+    if model_tokenizer is not None and vocab_size > model_tokenizer.vocab_size:  # many releases have unused rows
+        recipe = recipe.with_changes({"tokenizer.vocab_size": vocab_size}, Path(model_path).name)
+    if vocab_size != recipe.settings.tokenizer.vocab_size:
         raise UserError(f"{model_path} has {model.network.vocab_size:,} tokens and the corpus "
                         f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
     generator = None if recipe.settings.network.generator is None else find_generator(model_path)
@@ -42,8 +42,8 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
     if generator is not None:
         weights |= {f"generator.{name}": tensor for name, tensor in load(generator).network.state_dict().items()}
     report = transfer_weights(weights, network, reinit_layers=recipe.settings.training.fresh)
-    if new := sorted({".".join(name.split(".")[:2]) for name in report.missing_keys}):
-        logger.warning(f"not in {model_path}, so started at random: {', '.join(new)}")
+    if missing := sorted({".".join(name.split(".")[:2]) for name in report.missing_keys}):
+        logger.warning(f"not in {model_path}, so started at random: {', '.join(missing)}")
     if unused := sorted({".".join(name.split(".")[:2]) for name in report.unexpected_keys}):
         logger.warning(f"in {model_path} but not needed by {recipe.label}: {', '.join(unused)}")
     return recipe, network
@@ -52,23 +52,23 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
 def adopt_network_settings(recipe: Recipe, source_recipe: Recipe, origin: str, generator: bool = False) -> Recipe:
     """The recipe with the network settings of the model it starts from, and with its generator if there is one. Network
     settings from the command line must agree with them."""
-    before, after = flatten(recipe.values["network"]), flatten(source_recipe.values["network"])
-    after = {key: value for key, value in after.items() if generator or not key.startswith("generator.")}
+    current, source = flatten(recipe.values["network"]), flatten(source_recipe.values["network"])
+    source = {key: value for key, value in source.items() if generator or not key.startswith("generator.")}
     if generator:
-        after.setdefault("generator.layers", None)  # absent: as many layers as the network
-    different = [(f"network.{key} = {before.get(key, 'none')}", f"{origin} has {after.get(key, 'none')}")
+        source.setdefault("generator.layers", None)  # absent: as many layers as the network
+    different = [(f"network.{key} = {current.get(key, 'none')}", f"{origin} has {source.get(key, 'none')}")
                  for key in dict.fromkeys([*recipe.settings.network.collect_keys("structural_keys"),
                                            *source_recipe.settings.network.collect_keys("structural_keys")])
-                 if before.get(key) != after.get(key)]  # sizes and epsilons are adopted from the model
+                 if current.get(key) != source.get(key)]  # sizes and epsilons are adopted from the model
     if different and source_recipe.name != recipe.name:
         raise UserError(f"{origin} is a {source_recipe.title} and {recipe.label} is built differently, so its weights "
                         f"do not fit; train it further as {source_recipe.name}, or start from another model", different)
     # may differ without affecting any weight
     adjustable = [*recipe.settings.network.collect_keys("adjustable_keys")]
-    adjustable += [] if after.get("embedding.tasks") else ["embedding.tasks"]  # task embeddings may be added
-    changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
-    overridden = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()
-              if recipe.origin.get(f"network.{key}") == "command line"]
+    adjustable += [] if source.get("embedding.tasks") else ["embedding.tasks"]  # task embeddings may be added
+    changed = {key: value for key, value in source.items() if current.get(key) != value and key not in adjustable}
+    overridden = [(f"network.{key} = {current.get(key)}", f"{origin} has {value}") for key, value in changed.items()
+                  if recipe.origin.get(f"network.{key}") == "command line"]
     if overridden:
         raise UserError(f"the network to start from ({origin}) is not the one you ask for", overridden)
     if not changed:
@@ -84,8 +84,8 @@ def with_pooler(model: Model, start_path: str) -> Model:
     if family is None or frozenset({*model.network.head_specs, POOLER}) not in family.architectures \
             or POOLER in model.network.head_specs or model.recipe.settings.training.fresh:
         return model
-    before = load(start_path).network
-    if POOLER in before.head_specs:
-        model.network.head_specs[POOLER] = before.head_specs[POOLER]
-        model.network.heads[POOLER] = before.heads[POOLER]
+    source = load(start_path).network
+    if POOLER in source.head_specs:
+        model.network.head_specs[POOLER] = source.head_specs[POOLER]
+        model.network.heads[POOLER] = source.heads[POOLER]
     return model

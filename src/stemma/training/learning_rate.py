@@ -25,8 +25,8 @@ class LearningRate:
         return self.settings.learning_rate * self.factor(state, progress)
 
     def factor(self, state: TrainState, budget_progress: float) -> float:
-        """Factor of the schedule, which runs once per phase. Warm-up counts steps; with a budget in minutes it also
-        ends after a tenth of the time."""
+        """The schedule's factor for the next step. Warm-up is counted in steps; with a budget in minutes it ends after
+        a tenth of the phase at the latest."""
         index = next((index for index, phase in enumerate(self.phases) if budget_progress < phase.end_fraction),
                      len(self.phases) - 1)
         if index != state.phase:

@@ -16,10 +16,10 @@ from torch.optim.adamw import adamw
 
 from stemma.training.optimizer_base import OptimizerBase
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: steep at 0, converges only to about 1
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: singular values grow fast and end near 1, not at 1
 MIN_NORM = 1e-7  # lower bound of the norm that a matrix is divided by
-MAX_BATCH_NUMBERS = 1 << 22  # elements in one batch of matrices: larger batches cost memory and save no time
-GRAM_ITERATIONS = 5  # iterations on Gram matrices alone, whose rounding errors grow by 12 in each
+MAX_BATCH_ELEMENTS = 1 << 22  # of all matrices in one batch: larger batches cost memory and save no time
+GRAM_ITERATIONS = 5  # iterations on Gram matrices alone: rounding errors grow 12-fold in each
 
 
 class Muon(OptimizerBase):
@@ -111,8 +111,8 @@ def _batches(updates: Sequence[MatrixUpdate]) -> list[list[MatrixUpdate]]:
     for update in updates:
         rows, columns = sorted(update.weight.shape[1:])
         same_shape = batches.setdefault((rows, columns, update.iterations), [[]])
-        size = sum(other.weight.numel() for other in same_shape[-1]) + update.weight.numel()
-        if same_shape[-1] and size > MAX_BATCH_NUMBERS:
+        size = sum(previous.weight.numel() for previous in same_shape[-1]) + update.weight.numel()
+        if same_shape[-1] and size > MAX_BATCH_ELEMENTS:
             same_shape.append([])
         same_shape[-1].append(update)
     return [batch for same_shape in batches.values() for batch in same_shape]
@@ -134,8 +134,8 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     rows, columns = matrices.shape[1:]
     x: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=MIN_NORM)
     if columns >= 2 * rows and x.dtype == torch.float32:
-        for done in range(0, iterations, GRAM_ITERATIONS):
-            x = _by_gram_matrices(x, min(GRAM_ITERATIONS, iterations - done))
+        for first_iteration in range(0, iterations, GRAM_ITERATIONS):
+            x = _by_gram_matrices(x, min(GRAM_ITERATIONS, iterations - first_iteration))
         return x
     for _ in range(iterations):
         gram = torch.bmm(x, x.mT)
@@ -148,11 +148,11 @@ def _by_gram_matrices(x: Tensor, iterations: int) -> Tensor:
     a, b, c = COEFFICIENTS
     gram = torch.bmm(x, x.mT)
     product: Tensor | None = None
-    for left in reversed(range(iterations)):
+    for remaining in reversed(range(iterations)):
         factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         factor.diagonal(dim1=1, dim2=2).add_(a)
         product = factor if product is None else torch.bmm(factor, product)
-        if left:
+        if remaining:
             gram = torch.bmm(torch.bmm(factor, gram), factor)
     assert product is not None
     return torch.bmm(product, x)

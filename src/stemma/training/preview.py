@@ -44,10 +44,10 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
         draft, active = loader.build_draft(step, length, progress[step])
         batch = collate(draft, active[0].attention_mask_kind)
         shown_examples = _examples(draft, batch, active, examples)
-        for later in range(step + 1, step + 1 + examples):  # one batch has too few rows
+        for next_step in range(step + 1, step + 1 + examples):  # one batch has too few rows
             if len(shown_examples) == examples:
                 break
-            next_draft, next_active = loader.build_draft(later, length, progress[later])
+            next_draft, next_active = loader.build_draft(next_step, length, progress[next_step])
             next_batch = collate(next_draft, next_active[0].attention_mask_kind)
             shown_examples += _examples(next_draft, next_batch, next_active, examples - len(shown_examples))
     finally:
@@ -116,9 +116,9 @@ def describe_row(draft: Draft, row: int) -> dict[str, Any]:
     for head, scored in draft.token_targets.items():
         if not scored.are_token_ids:
             continue
-        here = scored.index // width == row
+        in_row = scored.index // width == row
         targets += [{"position": int(index % width), "token": tokenizer.id_to_token(int(label)), "head": head}
-                    for index, label in zip(scored.index[here], scored.labels[here], strict=True)]
+                    for index, label in zip(scored.index[in_row], scored.labels[in_row], strict=True)]
     return {"original": tokenizer.ids_to_tokens(draft.original_ids[row, :length].tolist()),
             "input": tokenizer.ids_to_tokens(draft.input_ids[row, :length].tolist()),
             "targets": sorted(targets, key=lambda target: target["position"]),
@@ -137,8 +137,9 @@ def _token_labels(draft: Draft, row: int) -> dict[str, list[int | None]]:
     labels: dict[str, list[int | None]] = {}
     for name, scored in draft.token_targets.items():
         if not scored.are_token_ids:
-            here = scored.index // width == row
-            by_position = dict(zip((scored.index[here] % width).tolist(), scored.labels[here].tolist(), strict=True))
+            in_row = scored.index // width == row
+            positions = scored.index[in_row] % width
+            by_position = dict(zip(positions.tolist(), scored.labels[in_row].tolist(), strict=True))
             labels[name] = [by_position.get(position) for position in range(length)]
     return labels
 

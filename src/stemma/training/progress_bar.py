@@ -26,7 +26,7 @@ class ProgressBar:
         self._console = console or Console(file=getattr(sys.stderr, "unescaped", sys.stderr))
         self._title = " · ".join(part for part in (label, budget) if part)
         self._bar: Bar | None = None
-        self._label, self._open = label, ExitStack()
+        self._label, self._exit_stack = label, ExitStack()
         if enabled and self._console.is_terminal:
             self._bar = Bar(TextColumn("{task.percentage:>3.0f}%"), BarColumn(bar_width=26),
                             TextColumn("{task.description}"), console=self._console, refresh_per_second=4)
@@ -42,7 +42,7 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         style: BarStyle = "none" if self._bar is None else "own"
-        self._stage = self._open.enter_context(progress_stage(f"training {self._label}", bar=style))
+        self._stage = self._exit_stack.enter_context(progress_stage(f"training {self._label}", bar=style))
         if self._bar is not None:
             self._console.print(self._title, highlight=False, markup=False)
             self._bar.start()
@@ -50,7 +50,7 @@ class ProgressBar:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._open.close()
+        self._exit_stack.close()
         if self._bar is not None:
             self._bar.stop()
 

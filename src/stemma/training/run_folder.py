@@ -81,9 +81,9 @@ def spool_streams(paths: Sequence[str], folder: Path, display_folder: Path | Non
                   prefix: str = "text") -> list[str]:
     """The paths to read, after copying streams (standard input, pipes) into `folder`."""
     readable = []
-    for number, path in enumerate(paths, 1):
+    for index, path in enumerate(paths, 1):
         if is_pipe(path):
-            name = f"{prefix}-{number}.txt"
+            name = f"{prefix}-{index}.txt"
             with (folder / name).open("wb") as file:
                 file.writelines(read_bytes(Path(path)))
             path = str((display_folder or folder) / name)
@@ -117,14 +117,14 @@ def read_run_config(out: Path) -> RunConfig:
 
 def _edited_recipe_advice(out: Path, config: RunConfig) -> str:
     """Advice for an edited recipe: a run continues with the recipe it started with."""
-    back = "a run goes on by the recipe that it began with: bring that back, or start a new run by this one: "
+    advice = "a run continues with the recipe that it started with: restore that, or start a new run with this one: "
     if config.task is not None:
-        return f"{back}give what you changed as KEY=VALUE to the command that made {out}, with another --out."
+        return f"{advice}give what you changed as KEY=VALUE to the command that made {out}, with another --out."
     text = [part for path in config.text or [str(config.corpus)] for part in ("--corpus", path)]
     text += [part for path in config.target for part in ("--target", path)]
-    begin = ["--from", str(out)] if (out / MODEL / "config.json").is_file() else []
-    begin = begin or (["--from", config.start] if config.start else [])
-    return f"{back}`{shlex.join(['stemma', 'pretrain', str(out / RECIPE), *text, *begin, '--out', 'NEW'])}`."
+    start_options = ["--from", str(out)] if (out / MODEL / "config.json").is_file() else []
+    start_options = start_options or (["--from", config.start] if config.start else [])
+    return f"{advice}`{shlex.join(['stemma', 'pretrain', str(out / RECIPE), *text, *start_options, '--out', 'NEW'])}`."
 
 
 def read_result(out: Path, advice: str | None = None) -> dict[str, Any] | None:

@@ -26,9 +26,9 @@ LINEAGE_FILE, ARCHIVE_FOLDER = "lineage.json", "past"
 LOCKED_MESSAGE = "another process works on this cell."
 
 
-def digest(*facts: object) -> str:
+def digest(*values: object) -> str:
     """SHA-256 of these values (any JSON)."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def read_object_if_exists(file: Path, advice: str) -> dict[str, Any] | None:
@@ -105,9 +105,9 @@ class RunArchive:
 
     def reconcile(self, digests: Mapping[str, str], lineage: list[dict[str, object]]) -> dict[str, str]:
         """Archive or restore runs to match these digests; returns for each name whether it is kept, changed or new."""
-        run, before = self.run, self.digests()
+        run, recorded = self.run, self.digests()
         status = {}
-        for name, digest in sorted(before.items(), key=lambda item: -len(item[0])):  # nested runs first
+        for name, digest in sorted(recorded.items(), key=lambda item: -len(item[0])):  # nested runs first
             if digests.get(name) != digest and (run / name).exists():
                 _move(run / name, self._archive_path(name, digest))
         write_object(run / LINEAGE_FILE, {"stages": lineage, "places": dict(digests)})
@@ -116,7 +116,7 @@ class RunArchive:
             no_parent = nested and not (run / name).parent.exists()
             if not no_parent and not (run / name).exists() and (archived := self._archive_path(name, digest)).exists():
                 _move(archived, run / name)
-            status[name] = "kept" if (run / name).exists() else "changed" if name in before else "new"
+            status[name] = "kept" if (run / name).exists() else "changed" if name in recorded else "new"
         return status
 
     def _archive_path(self, name: str, digest: str) -> Path:

@@ -122,7 +122,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 def _without_nan(value: object) -> Any:
     """Replace NaN and infinity by null: JSON has neither."""
     if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
+        return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_nan(inner) for inner in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -60,7 +60,7 @@ class RowSamplers:
     def restore(self, cursors: Mapping[str, list[int]]) -> None:
         """Continue from these cursors; creates the samplers as needed."""
         for key, cursor in cursors.items():
-            group, length = (int(number) for number in key.split(":"))
+            group, length = (int(part) for part in key.split(":"))
             self.sampler(group, length).cursor = Cursor(*cursor)
 
     def reset(self, cursors: Mapping[str, list[int]]) -> None:

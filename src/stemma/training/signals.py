@@ -18,13 +18,13 @@ def deferred_signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP in the yielded list; a second signal acts as usual."""
     received: list[int] = []
 
-    def note(number: int, frame: object) -> None:
+    def record(signal_number: int, frame: object) -> None:
         leave_terminal()
-        received.append(number)
+        received.append(signal_number)
         for previous_number, handler in previous.items():
             signal.signal(previous_number, handler)
 
-    with signal_handlers(STOP_SIGNALS, note) as previous:
+    with signal_handlers(STOP_SIGNALS, record) as previous:
         yield received
 
 
@@ -34,23 +34,23 @@ def signal_handlers(signals: Sequence[signal.Signals],
     """Install `handler` for these signals; yields the previous handlers. Under nohup, SIGHUP stays ignored."""
     previous: dict[signal.Signals, Any] = {}
     try:
-        for number in signals:
-            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
-                previous[number] = signal.signal(number, handler)
+        for signal_number in signals:
+            if signal_number == signal.SIGINT or signal.getsignal(signal_number) is not signal.SIG_IGN:
+                previous[signal_number] = signal.signal(signal_number, handler)
     except ValueError:  # not the main thread: the caller handles signals
         pass
     try:
         yield previous
     finally:
-        for number, previous_handler in previous.items():
-            signal.signal(number, previous_handler)
+        for signal_number, previous_handler in previous.items():
+            signal.signal(signal_number, previous_handler)
 
 
 def leave_terminal() -> None:
     """Redirect output to the null device if the terminal is closed: a write error would lose the checkpoint."""
-    for number in (1, 2):
+    for descriptor in (1, 2):  # stdout and stderr
         with suppress(OSError):
-            if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
                 null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, number)
+                os.dup2(null, descriptor)
                 os.close(null)

@@ -29,13 +29,13 @@ class StableAdamW(OptimizerBase):
         if not parameters:
             return
         beta1, beta2 = group["betas"]
-        keep1, keep2 = ([_debiased(beta, step) for step in steps] for beta in (beta1, beta2))
+        betas1, betas2 = ([_debiased(beta, step) for step in steps] for beta in (beta1, beta2))
 
-        torch._foreach_mul_(means, keep1)
-        torch._foreach_add_(means, torch._foreach_mul(gradients, [1 - keep for keep in keep1]))
+        torch._foreach_mul_(means, betas1)
+        torch._foreach_add_(means, torch._foreach_mul(gradients, [1 - beta for beta in betas1]))
         squared = torch._foreach_mul(gradients, gradients)
-        torch._foreach_mul_(squares, keep2)
-        torch._foreach_add_(squares, torch._foreach_mul(squared, [1 - keep for keep in keep2]))
+        torch._foreach_mul_(squares, betas2)
+        torch._foreach_add_(squares, torch._foreach_mul(squared, [1 - beta for beta in betas2]))
 
         torch._foreach_div_(squared, torch._foreach_clamp_min(squares, group["eps"] ** 2))
         excess = torch.stack([ratio.mean() for ratio in squared]).sqrt_().clamp_(min=1.0).tolist()

@@ -85,18 +85,18 @@ class Trainer:
 
     def run_for(self, seconds: float = math.inf) -> bool:
         """Train for at most `seconds`, so that several runs can take turns; returns True at the end of training."""
-        until = self.state.elapsed + seconds
+        end_time = self.state.elapsed + seconds
         stopped_early = self.early_stopping is not None and self.early_stopping.should_stop
-        over = self._progress() >= 1 or self.state.ended or stopped_early
+        finished = self._progress() >= 1 or self.state.ended or stopped_early
         with deferred_signals() as received, ProgressBar(self.recipe.label, self.budget.describe(),
                                                          self.show_progress) as progress:
-            while not over and self.state.elapsed < until:
-                over = self._step(progress)
+            while not finished and self.state.elapsed < end_time:
+                finished = self._step(progress)
                 if received:
                     self.save()
                     raise Interrupted(f"stopped at step {self.state.step:,} and saved; `stemma resume {self.run}` "
                                       "goes on from there.")
-        return over
+        return finished
 
     def _restore(self) -> None:
         checkpoint = load_latest(self.run, self.network, self.method)
@@ -116,8 +116,8 @@ class Trainer:
         if self.early_stopping is not None and self.early_stopping.metric_fn is None \
                 and not self.validation.batches(self.loader.sequence_length_at(0)):
             key = "keep_best" if self.settings.patience is None else "patience"
-            raise UserError(f"training.{key} goes by what is held out, and there is nothing to compare with; hold some "
-                            "text back with corpus.validation, or give dev examples with answers.")
+            raise UserError(f"training.{key} compares validation scores, and there is no validation data; hold out "
+                            "some text with corpus.validation, or give dev examples with answers.")
         if warning := self.method.warning():
             logger.warning(warning)
 
@@ -125,7 +125,7 @@ class Trainer:
         return self.budget.progress(self.state.step, self.state.tokens, self.state.elapsed)
 
     def _step(self, progress: ProgressBar) -> bool:
-        """One step with what follows it; returns True if it was the last."""
+        """One step, then callbacks, validation and checkpoint if they are due; returns True if it was the last."""
         state, start, progress_fraction = self.state, time.perf_counter(), self._progress()
         prepared = self.loader.get_batch(state.step, self.loader.sequence_length_at(progress_fraction),
                                          progress_fraction)
@@ -148,37 +148,37 @@ class Trainer:
         state.positions = prepared.cursors
         if self.baseline_loss is None and loss is not None:
             self.baseline_loss = self.validation.baseline_loss(prepared)
-        over = self._log_validate_save(progress, StepReport(loss, result.losses, result.details))
+        finished = self._log_validate_save(progress, StepReport(loss, result.losses, result.details))
         state.elapsed += time.perf_counter() - start - spent
-        return over
+        return finished
 
     def _log_validate_save(self, progress: ProgressBar, report: StepReport) -> bool:
         """Periodic logging, validation and checkpointing. Returns True when training ends: the budget is used, or a
         callback ends it."""
         state, settings = self.state, self.settings
         state.ended = self.callbacks.notify("on_step", self, report)
-        over = self._progress() >= 1 or state.ended
-        if state.step % settings.validate_every == 0 or over:
+        finished = self._progress() >= 1 or state.ended
+        if state.step % settings.validate_every == 0 or finished:
             self.last_validation = self.validate()
             state.ended |= self.callbacks.notify("on_validation", self, self.last_validation)
             self.method.set_train_mode()
-            over |= state.ended
-        if state.step % settings.checkpoint_every == 0 or over:
+            finished |= state.ended
+        if state.step % settings.checkpoint_every == 0 or finished:
             self.save()
         progress_fraction = self._progress()
-        left = state.elapsed * (1 - progress_fraction) / progress_fraction if progress_fraction else math.inf
+        seconds_left = state.elapsed * (1 - progress_fraction) / progress_fraction if progress_fraction else math.inf
         progress.update(state.step, min(progress_fraction, 1.0), state.loss or math.nan, self.baseline_loss,
-                        state.tokens_per_second, max(left, 0.0))
-        return over
+                        state.tokens_per_second, max(seconds_left, 0.0))
+        return finished
 
     def _divergence_error(self, error: StepFailed) -> TrainingDivergedError:
         """Save the state before the failed step, and describe it."""
-        when = "before anything was learnt"
+        saved = "before anything was learnt"
         if self.state.step:
             self.save()
-            when = f"with the state of step {self.state.step:,} saved in {self.run}"
+            saved = f"with the state of step {self.state.step:,} saved in {self.run}"
         return TrainingDivergedError(f"the loss {error.problem} at step {self.state.step + 1:,}; training stopped "
-                                     f"{when}. Start again with {error.advice}.")
+                                     f"{saved}. Start again with {error.advice}.")
 
     def validate(self) -> dict[str, Any]:
         """Mean validation losses and baselines."""

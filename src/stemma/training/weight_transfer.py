@@ -22,7 +22,8 @@ class TransferReport:
 def transfer_weights(weights: Mapping[str, Tensor], network: Network, *, reinit_layers: int = 0,
                      without_heads: Collection[str] = (), grow: bool = False) -> TransferReport:
     """Load the weights into the network, except for the top `reinit_layers` layers with the pooler on them, and the
-    heads in `without_heads`. With `grow`, a token embedding (or token input) with fewer rows fills the first rows."""
+    heads in `without_heads`. With `grow`, a token embedding (or another input by token) may have fewer rows than the
+    network's: it fills the first rows."""
     skipped_heads = {f"head.{head}" for head in without_heads}
     skipped = reinitialized_names(network, reinit_layers) | {
         name for group in network.parameter_groups() for name in group.parameters if group.name in skipped_heads}
@@ -30,7 +31,8 @@ def transfer_weights(weights: Mapping[str, Tensor], network: Network, *, reinit_
     parameters = dict(network.named_parameters())
     if grow:
         current = network.state_dict()
-        for name in (name for name in loaded if name in current and name.startswith(tuple(_by_token(network)))):
+        prefixes = tuple(_prefixes_per_token(network))
+        for name in (name for name in loaded if name in current and name.startswith(prefixes)):
             if loaded[name].shape[1:] == current[name].shape[1:]:
                 loaded[name] = torch.cat([loaded[name], current[name][len(loaded[name]):]])
     missing, unused = network.load_state_dict(loaded, strict=False)
@@ -39,9 +41,9 @@ def transfer_weights(weights: Mapping[str, Tensor], network: Network, *, reinit_
                           [name for name in unused if not (heads and name.startswith(heads))])
 
 
-def _by_token(network: Network) -> list[str]:
+def _prefixes_per_token(network: Network) -> list[str]:
     """Name prefixes of tensors with one row per token."""
-    inputs = [name for name, settings in network.embedding.reading.items() if settings.from_ids]
+    inputs = [name for name, settings in network.embedding.input_settings.items() if settings.from_ids]
     return [TOKEN_EMBEDDING, *(f"embedding.inputs.{name}." for name in inputs)]
 
 

@@ -17,14 +17,14 @@ MAX_PREVIEW_WORDS = 60  # of a tagged sentence
 
 def write_evaluation(result: Mapping[str, Any], folder: Path, command: str) -> Path:
     kind, scores = result["kind"], result["metrics"]["test"]
-    known = metrics_for(kind)
+    metrics = metrics_for(kind)
     first = next(iter(result["intervals"]))
     page = HtmlReport(f"Evaluation on {Path(result['data']).name}").intro(
         f"Predictions of {result['model']} on {result['examples']:,} examples (task {result['task']}, kind {kind}).",
-        [(format_metric(kind, name, scores[name]), known[name].description) for name in result["intervals"]])
+        [(format_metric(kind, name, scores[name]), metrics[name].description) for name in result["intervals"]])
     page.section("Metrics").table(["metric", "score", "95% from", "to", "what it is"], [
         [name, format_metric(kind, name, scores[name]), format_metric(kind, name, low), format_metric(kind, name, high),
-         known[name].description] for name, (low, high) in result["intervals"].items()],
+         metrics[name].description] for name, (low, high) in result["intervals"].items()],
         f"`{first}` is the main metric. The 95% intervals are bootstrap intervals: 1,000 resamples of the examples, "
         "with replacement.")
     for table in head_task(kind).report_tables(result):
@@ -44,8 +44,9 @@ def add_worst_errors(report: HtmlReport, result: Mapping[str, Any]) -> None:
     label = head_task(result["kind"]).confidence_label
     report.section("Most confident errors", "The most confident errors come first. Some may be errors in the data.")
     report.table([label, "gold", "predicted", "text", "location"], [
-        [one["sure"], _format_answer(one["right"]), _format_answer(one["said"]), format_example(one), one["where"]]
-        for one in result["worst"]])
+        [error["sure"], _format_answer(error["right"]), _format_answer(error["said"]), format_example(error),
+         error["where"]]
+        for error in result["worst"]])
 
 
 def format_example(error: Mapping[str, Any]) -> str:

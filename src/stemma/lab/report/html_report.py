@@ -105,10 +105,10 @@ class HtmlReport:
 
     def tree(self, family: Sequence[Mapping[str, Any]], details: Mapping[str, str] | None = None) -> Self:
         """Recipes (name, parent, year, title, summary, lit) below their parents; `details` is HTML to expand."""
-        known = {entry["name"] for entry in family}
+        names = {entry["name"] for entry in family}
         children: dict[str | None, list[Mapping[str, Any]]] = {}
         for entry in family:
-            children.setdefault(entry["parent"] if entry["parent"] in known else None, []).append(entry)
+            children.setdefault(entry["parent"] if entry["parent"] in names else None, []).append(entry)
 
         def branch(parent: str | None) -> str:
             return "".join(f"<li>{_recipe(entry, (details or {}).get(entry['name']))}"
@@ -189,8 +189,8 @@ def format_cell(cell: Cell) -> str:
 
 def _sort_key(cell: Cell) -> str:
     """The attribute that the script sorts by, if that is not the cell's text."""
-    number = cell.sort_value if isinstance(cell, NumberCell) else cell
-    return "" if isinstance(number, str) else f' data-sort="{"" if number is None else repr(number)}"'
+    value = cell.sort_value if isinstance(cell, NumberCell) else cell
+    return "" if isinstance(value, str) else f' data-sort="{"" if value is None else repr(value)}"'
 
 
 def is_number(cell: Cell) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stemma.errors import pluralize
-from stemma.lab.report import lab_phrases as words
+from stemma.lab.report import lab_phrases as phrases
 from stemma.lab.report.html_report import EMPTY, Cell, HtmlReport, NumberCell, ReportWriter
 from stemma.lab.report.lab_sections import write_cost, write_curves, write_recipes, write_reproduction, write_scaling
 from stemma.lab.results_data import ClaimEntry, MeasureEntry, Results, RowEntry
@@ -25,7 +25,7 @@ def write_lab_report(results: Results, folder: Path) -> Path:
 
 
 def write_sections(results: Results, report: ReportWriter) -> None:
-    report.intro(words.headline(results), _numbers(results))
+    report.intro(phrases.headline(results), _numbers(results))
     _results(results, report)
     if results["contributions"] is not None:
         _which_change(results, report)
@@ -38,19 +38,19 @@ def write_sections(results: Results, report: ReportWriter) -> None:
 
 
 def _numbers(results: Results) -> list[tuple[Cell, str]]:
-    compared = [one for one in results["differences"] if words.difference_interval(one)]
-    deciding = [one for one in compared if one["measure"] == results["measures"][0]["key"]] if compared else []
-    significant = [one for one in deciding if one["verdict"] in words.SIGNIFICANT]
+    compared = [difference for difference in results["differences"] if phrases.difference_interval(difference)]
+    deciding = [difference for difference in compared if difference["measure"] == results["measures"][0]["key"]]
+    significant = [difference for difference in deciding if difference["verdict"] in phrases.SIGNIFICANT]
     numbers: list[tuple[Cell, str]] = []
     if results["claim"]:
-        numbers.append((words.CLAIM_VERDICTS[results["claim"]["verdict"]], f"finding of {results['claim']['paper']}"))
+        numbers.append((phrases.CLAIM_VERDICTS[results["claim"]["verdict"]], f"finding of {results['claim']['paper']}"))
     if deciding:
         numbers.append((f"{len(significant)} of {len(deciding)}",
                         f"differences in {results['measures'][0]['title']} are significant"))
-    done = len(words.finished_cells(results))
-    return [*numbers, (f"{done} of {len(results['cells'])}", "cells (a recipe with a seed) finished"),
-            (words.format_budget(results, words.format_short),
-             f"for each, {words.format_duration(results['took_seconds'])} in all")]
+    finished = len(phrases.finished_cells(results))
+    return [*numbers, (f"{finished} of {len(results['cells'])}", "cells (a recipe with a seed) finished"),
+            (phrases.format_budget(results, phrases.format_short),
+             f"for each, {phrases.format_duration(results['took_seconds'])} in all")]
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -67,18 +67,18 @@ def _results(results: Results, report: ReportWriter) -> None:
         counts = [len(score["values"]) for score in row["scores"].values()]
         rows.append([row["variant"], *(_score(row, measure["key"], marks[measure["key"]]) for measure in measures),
                      max(counts, default=0)])
-    report.table(["variant", *(f"{measure['title']} ({words.metric_unit(measure)})" for measure in measures),
-                 "seeds"], rows,
-                f"Mean over the seeds \u00b1 standard deviation. {BEST} best mean of the column; {EQUAL} "
-                f"equivalent to the best within the margin; {UNDECIDED} inconclusive against the best.",
-                sortable=True)
+    report.table(["variant", *(f"{measure['title']} ({phrases.metric_unit(measure)})" for measure in measures),
+                  "seeds"], rows,
+                 f"Mean over the seeds \u00b1 standard deviation. {BEST} best mean of the column; {EQUAL} "
+                 f"equivalent to the best within the margin; {UNDECIDED} inconclusive against the best.",
+                 sortable=True)
     report.points(f"{measure['title']}: {measure['about']}" for measure in measures)
-    if failed := words.failure_sentences(results):
+    if failed := phrases.failure_sentences(results):
         report.text(f"{pluralize(len(failed), 'cell')} failed; the means are over the others:")
         report.points(failed)
     for measure in measures:
         _differences(results, measure, report, drawn=measure is measures[0])
-    if note := words.multiple_testing_note(results):
+    if note := phrases.multiple_testing_note(results):
         report.text(note)
 
 
@@ -91,47 +91,48 @@ def _claim(claim: ClaimEntry, report: ReportWriter) -> None:
 def _marks(results: Results, key: str) -> dict[str, str]:
     """A mark for the best variant, for those equivalent to it and for those that are inconclusive against it. A single
     variant gets no mark."""
-    ranking = list(words.variant_means(results, key))
+    ranking = list(phrases.variant_means(results, key))
     if len(ranking) < 2:
         return {}
-    verdicts = words.verdicts_against(results, key, ranking[0])
-    marks = {**dict.fromkeys(words.EQUIVALENT, EQUAL), "inconclusive": UNDECIDED}
-    return {ranking[0]: BEST} | {name: marks[one] for name, one in verdicts.items() if one in marks}
+    verdicts = phrases.verdicts_against(results, key, ranking[0])
+    marks = {**dict.fromkeys(phrases.EQUIVALENT, EQUAL), "inconclusive": UNDECIDED}
+    return {ranking[0]: BEST} | {name: marks[verdict] for name, verdict in verdicts.items() if verdict in marks}
 
 
 def _score(row: RowEntry, key: str, marks: Mapping[str, str]) -> Cell:
     if key not in row["scores"]:
         return EMPTY
     score = row["scores"][key]
-    std = "" if score["spread"] is None else f" \u00b1 {words.format_number(score['spread'])}"
-    return NumberCell(f"{marks.get(row['variant'], '')} {words.format_number(score['mean'])}{std}".strip(),
+    std = "" if score["spread"] is None else f" \u00b1 {phrases.format_number(score['spread'])}"
+    return NumberCell(f"{marks.get(row['variant'], '')} {phrases.format_number(score['mean'])}{std}".strip(),
                       score["mean"])
 
 
 def _differences(results: Results, metric: MeasureEntry, report: ReportWriter, drawn: bool) -> None:
     from stemma.lab.report.lab_plots import ForestRow, draw_forest
 
-    differences = words.metric_differences(results, metric["key"])
+    differences = phrases.metric_differences(results, metric["key"])
     if not differences:
         return
     report.section(f"Differences in {metric['title']}")
-    what = "Second minus first" if results["contributions"] is None else "With the change minus without it"
+    sign = "Second minus first" if results["contributions"] is None else "With the change minus without it"
     if drawn:
-        rows = [ForestRow(words.pair_label(results, one), one["mean"], words.difference_interval(one),
-                          one["verdict"] in words.SIGNIFICANT)
-                for one in differences]
+        rows = [ForestRow(phrases.pair_label(results, difference), difference["mean"],
+                          phrases.difference_interval(difference), difference["verdict"] in phrases.SIGNIFICANT)
+                for difference in differences]
         report.figure(draw_forest(rows, f"difference{f' in {unit}' if (unit := metric['unit']) else ''}",
-                                 f"{metric['title']} ({words.metric_direction(metric)})"),
-                     f"{what}, with the 95% interval if there are several seeds. Filled: significant; hollow: not "
-                     "significant.", "differences")
+                                  f"{metric['title']} ({phrases.metric_direction(metric)})"),
+                      f"{sign}, with the 95% interval if there are several seeds. Filled: significant; hollow: not "
+                      "significant.", "differences")
     report.table(["between" if results["contributions"] is None else "change", "difference", "verdict"],
-                [[words.pair_label(results, one), NumberCell(words.format_signed(one["mean"]), one["mean"]),
-                  words.format_verdict(one)]
-                 for one in differences],
-                f"{what}: {metric['title']}, {words.metric_unit(metric)}. Paired by seed, with 95% intervals. "
-                + (f"Equivalent: the whole interval is within \u00b1{metric['margin']:g}, corrected for the number "
-                   "of comparisons. " if metric["margin"] else "") + "Inconclusive: neither significant nor that.",
-                sortable=True)
+                 [[phrases.pair_label(results, difference), NumberCell(phrases.format_signed(difference["mean"]),
+                                                                       difference["mean"]),
+                   phrases.format_verdict(difference)]
+                  for difference in differences],
+                 f"{sign}: {metric['title']}, {phrases.metric_unit(metric)}. Paired by seed, with 95% intervals. "
+                 + (f"Equivalent: the whole interval is within \u00b1{metric['margin']:g}, corrected for the number "
+                    "of comparisons. " if metric["margin"] else "") + "Inconclusive: neither significant nor that.",
+                 sortable=True)
 
 
 # --- which change ----------------------------------------------------------------------------------------------------
@@ -140,39 +141,43 @@ def _differences(results: Results, metric: MeasureEntry, report: ReportWriter, d
 def _which_change(results: Results, report: ReportWriter) -> None:
     from stemma.lab.report.lab_plots import WaterfallStep, draw_waterfall
 
-    measure, (parent, child) = results["measures"][0], words.parent_and_child(results)
-    scores, contributions = words.variant_means(results, measure["key"]), results["contributions"] or []
+    measure, (parent, child) = results["measures"][0], phrases.parent_and_child(results)
+    scores, contributions = phrases.variant_means(results, measure["key"]), results["contributions"] or []
     report.tab("Which change", f"Each change was added alone to {parent}, and removed alone from {child}. Its "
-               f"contribution is the mean of both differences in {measure['title']} ({words.metric_unit(measure)}).")
+               f"contribution is the mean of both differences in {measure['title']} ({phrases.metric_unit(measure)}).")
     if parent in scores and child in scores:
-        steps = [WaterfallStep(one["change"], one["mean"],
-                               [words.difference_interval(side) if side else None
-                                for side in (one["added"], one["undone"])], words.contribution_verdict(one))
-                 for one in contributions if one["mean"] is not None]
+        steps = [WaterfallStep(contribution["change"], contribution["mean"],
+                               [phrases.difference_interval(side) if side else None
+                                for side in (contribution["added"], contribution["undone"])],
+                               phrases.contribution_verdict(contribution))
+                 for contribution in contributions if contribution["mean"] is not None]
         if results["remainder"] is not None:
             steps.append(WaterfallStep("interaction", results["remainder"], (), ""))
         report.figure(draw_waterfall((parent, scores[parent]), steps, (child, scores[child]),
-                                    measure["unit"] or measure["title"],
-                                    f"{measure['title']} ({words.metric_direction(measure)})"),
-                     "From the parent to the child. Solid: significant improvement; outlined: significantly worse; "
-                     "pale: not significant. Thin lines: 95% intervals of the change added (above) and removed "
-                     "(below).", "waterfall")
+                                     measure["unit"] or measure["title"],
+                                     f"{measure['title']} ({phrases.metric_direction(measure)})"),
+                      "From the parent to the child. Solid: significant improvement; outlined: significantly worse; "
+                      "pale: not significant. Thin lines: 95% intervals of the change added (above) and removed "
+                      "(below).", "waterfall")
     report.table(["change", "contribution", "added to the parent", "removed from the child"],
-                [[one["change"], EMPTY if one["mean"] is None else NumberCell(words.format_signed(one["mean"]),
-                                                                              one["mean"]),
-                  *(words.format_verdict(side) if side else "not possible" for side in (one["added"], one["undone"]))]
-                 for one in contributions],
-                "Both verdicts are on having the change: once among the parent's other values, once among the child's.",
-                sortable=True)
+                 [[contribution["change"], EMPTY if contribution["mean"] is None else
+                   NumberCell(phrases.format_signed(contribution["mean"]), contribution["mean"]),
+                   *(phrases.format_verdict(side) if side else "not possible"
+                     for side in (contribution["added"], contribution["undone"]))]
+                  for contribution in contributions],
+                 "Both verdicts are on having the change: once among the parent's other values, once among the "
+                 "child's.",
+                 sortable=True)
     if results["remainder"] is not None:
         report.text("The contributions do not add up to the difference between parent and child: "
-                    f"{words.format_signed(results['remainder'])} remains. This is the interaction of the changes, and "
-                    "noise.")
+                    f"{phrases.format_signed(results['remainder'])} remains. This is the interaction of the changes, "
+                    "and noise.")
     report.section("Keys of each change")
-    report.points(f"{one['change']}: {', '.join(f'`{key}`' for key in one['keys'])}" for one in contributions)
+    report.points(f"{contribution['change']}: {', '.join(f'`{key}`' for key in contribution['keys'])}"
+                  for contribution in contributions)
     if results["impossible"]:
         report.section("Not possible")
-        report.points(f"{one['variant']}: {one['why']}" for one in results["impossible"])
+        report.points(f"{entry['variant']}: {entry['why']}" for entry in results["impossible"])
     if results["hidden"]:
         report.section("Excluded changes", "Changes between the two recipes that this experiment cannot measure:")
-        report.points(f"`{one['key']}`: {one['why']}" for one in results["hidden"])
+        report.points(f"`{entry['key']}`: {entry['why']}" for entry in results["hidden"])

@@ -72,16 +72,16 @@ class MarkdownReport:
 
     def tree(self, family: Sequence[Mapping[str, Any]]) -> None:
         """The compared recipes and their ancestors only; the HTML report shows the whole family."""
-        known = {entry["name"]: entry for entry in family}
-        shown = {entry["name"] for entry in family if entry["lit"]}
-        for name in list(shown):
-            while (name := known[name]["parent"]) in known:
-                shown.add(name)
+        entries = {entry["name"]: entry for entry in family}
+        compared = {entry["name"] for entry in family if entry["lit"]}
+        for name in list(compared):
+            while (name := entries[name]["parent"]) in entries:
+                compared.add(name)
         lines: list[str] = []
 
         def add_children(parent: str | None, depth: int) -> None:
             for entry in family:
-                if entry["name"] in shown and (entry["parent"] if entry["parent"] in known else None) == parent:
+                if entry["name"] in compared and (entry["parent"] if entry["parent"] in entries else None) == parent:
                     name = f"**{entry['name']}**" if entry["lit"] else entry["name"]
                     summary = f": {_text(entry['summary'])}" if entry["lit"] and entry["summary"] else ""
                     lines.append(f"{'  ' * depth}- {name}{f' ({year})' if (year := entry['year']) else ''}{summary}")

@@ -18,7 +18,7 @@ CLAIM_SENTENCES = {"seen": "The paper's finding was reproduced.",
                    "not seen at this size": "The paper's finding was not reproduced at this size.",
                    "opposite": "The paper's finding was contradicted.",
                    "inconclusive": "Whether the paper's finding holds at this size is inconclusive."}
-# The verdicts over a claim as people read them; the keys are those of results.json.
+# results.json stores the keys of this dictionary; reports and the terminal print its values.
 CLAIM_VERDICTS = {"seen": "reproduced", "not seen at this size": "not reproduced at this size",
                   "opposite": "contradicted", "inconclusive": "inconclusive"}
 
@@ -28,7 +28,7 @@ def format_number(value: float) -> str:
 
 
 def format_signed(value: float) -> str:
-    """With its sign and three decimals; smaller values with one significant digit."""
+    """A number with its sign and three decimals, or one significant digit if it would round to 0."""
     return _minus(f"{value:+.3f}" if abs(value) >= 0.0005 or not value else f"{value:+.1g}")
 
 
@@ -50,7 +50,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_setting(value: object) -> str:
-    """A recipe value for people."""
+    """The value of a recipe key, formatted for a report."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def format_setting(value: object) -> str:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """a, b and c."""
+    """For example "a, b and c"."""
     names = list(names)
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
@@ -71,16 +71,16 @@ def metric_direction(measure: MeasureEntry) -> str:
 
 
 def metric_unit(measure: MeasureEntry) -> str:
-    """bits per byte, lower is better."""
+    """For example "bits per byte, lower is better"."""
     return ", ".join(filter(None, [measure["unit"], metric_direction(measure)]))
 
 
-def format_budget(results: Results, in_full: Callable[[float], str] = "{:,.0f}".format) -> str:
-    """1,000,000 tokens, or 1 M tokens."""
+def format_budget(results: Results, format_tokens: Callable[[float], str] = "{:,.0f}".format) -> str:
+    """For example "1,000,000 tokens", or "1 M tokens" with `format_short`."""
     unit, amount = results["budget"]["unit"], results["budget"]["amount"]
     if unit == "flops":
         return f"{format_short(amount)} FLOPs"
-    return f"{amount:,.6g} minutes" if unit == "minutes" else f"{in_full(amount)} tokens"
+    return f"{amount:,.6g} minutes" if unit == "minutes" else f"{format_tokens(amount)} tokens"
 
 
 def conditions(results: Results) -> str:
@@ -110,27 +110,27 @@ def format_verdict(difference: SideEntry) -> str:
     ends = difference_interval(difference)
     if ends is None:
         return "one seed: no interval, so no verdict"
-    kind, about = difference["verdict"], ""
-    if kind == "equivalent":
-        kind = f"equivalent within {difference['margin']:g}"
-    elif kind == "inconclusive":
-        about = _seeds_needed_text(difference, ends)
+    verdict, advice = difference["verdict"], ""
+    if verdict == "equivalent":
+        verdict = f"equivalent within {difference['margin']:g}"
+    elif verdict == "inconclusive":
+        advice = _seeds_needed_text(difference, ends)
     note = f"; {difference['note']}" if difference["note"] else ""
-    return f"{kind}: {' to '.join(format_signed(end).removeprefix('+') for end in ends)}{about}{note}"
+    return f"{verdict}: {' to '.join(format_signed(end).removeprefix('+') for end in ends)}{advice}{note}"
 
 
 def _seeds_needed_text(difference: SideEntry, ends: tuple[float, float]) -> str:
     """Why a difference is inconclusive, and how many seeds would probably decide it."""
     alone = ends[0] > 0 or ends[1] < 0  # before Holm's correction
-    why = f", significant alone but not among {difference['comparisons']} comparisons" if alone else ""
+    reason = f", significant alone but not among {difference['comparisons']} comparisons" if alone else ""
     if difference["needed"]:
-        return f"{why} (about {difference['needed']} seeds would decide)"
+        return f"{reason} (about {difference['needed']} seeds would decide)"
     by_text = difference["text_error"] > difference["seed_error"]
-    return f"{why} ({'more held-out text' if by_text else 'more than 100 seeds'} would be needed)"
+    return f"{reason} ({'more held-out text' if by_text else 'more than 100 seeds'} would be needed)"
 
 
 def metric_differences(results: Results, key: str) -> list[DifferenceEntry]:
-    return [one for one in results["differences"] if one["measure"] == key]
+    return [difference for difference in results["differences"] if difference["measure"] == key]
 
 
 def pair_label(results: Results, difference: DifferenceEntry) -> str:
@@ -146,8 +146,8 @@ def pair_label(results: Results, difference: DifferenceEntry) -> str:
 
 def multiple_testing_note(results: Results) -> str:
     """How the verdicts are corrected for multiple comparisons; empty if every metric has only one."""
-    counts = {measure["title"]: max((one["comparisons"] for one in metric_differences(results, measure["key"])),
-                                    default=1)
+    counts = {measure["title"]: max((difference["comparisons"]
+                                     for difference in metric_differences(results, measure["key"])), default=1)
               for measure in results["measures"]}
     several = {title: count for title, count in counts.items() if count > 1}
     if not several:
@@ -161,22 +161,24 @@ def variant_means(results: Results, key: str, size: str | None = None) -> dict[s
     """The mean of each variant that has this score, the best first."""
     higher = next(measure["higher"] for measure in results["measures"] if measure["key"] == key)
     sizes = {variant["name"]: variant["size"] for variant in results["variants"]}
-    found = {row["variant"]: row["scores"][key]["mean"] for row in results["table"]
+    means = {row["variant"]: row["scores"][key]["mean"] for row in results["table"]
              if key in row["scores"] and size in (None, sizes[row["variant"]])}
-    return dict(sorted(found.items(), key=lambda item: item[1], reverse=higher))
+    return dict(sorted(means.items(), key=lambda item: item[1], reverse=higher))
 
 
 def verdicts_against(results: Results, key: str, best: str) -> dict[str, str]:
     """The verdict of every other variant against this one."""
     inverse = {"better": "worse", "worse": "better"}
     differences = metric_differences(results, key)
-    return {one["b"]: one["verdict"] for one in differences if one["a"] == best} \
-        | {one["a"]: inverse.get(one["verdict"], one["verdict"]) for one in differences if one["b"] == best}
+    return {difference["b"]: difference["verdict"] for difference in differences if difference["a"] == best} \
+        | {difference["a"]: inverse.get(difference["verdict"], difference["verdict"])
+           for difference in differences if difference["b"] == best}
 
 
 def contribution_verdict(contribution: ContributionEntry) -> str:
-    """One verdict from the one or two measurements of a change; or mixed, or impossible."""
-    verdicts = {one["verdict"] for one in (contribution["added"], contribution["undone"]) if one is not None}
+    """One verdict from both measurements of a change: "mixed" if they contradict each other, "impossible" if there is
+    none."""
+    verdicts = {side["verdict"] for side in (contribution["added"], contribution["undone"]) if side is not None}
     significant = verdicts.intersection(SIGNIFICANT)
     if not verdicts:
         return "impossible"
@@ -217,23 +219,25 @@ def _comparison_sentences(results: Results) -> list[str]:
             *(sentence for size in sizes for sentence in _ranking_sentences(results, measure, size, f"At size {size}"))]
 
 
-def _ranking_sentences(results: Results, measure: MeasureEntry, size: str | None, where: str) -> list[str]:
+def _ranking_sentences(results: Results, measure: MeasureEntry, size: str | None, opening: str) -> list[str]:
     ranking = variant_means(results, measure["key"], size)
     if len(ranking) < 2:
         return []
     best = next(iter(ranking))
-    verdicts = {name: one for name, one in verdicts_against(results, measure["key"], best).items() if name in ranking}
+    verdicts = {name: verdict for name, verdict in verdicts_against(results, measure["key"], best).items()
+                if name in ranking}
     groups = {"is significantly better than": ("worse",), "is equivalent to": EQUIVALENT,
               "compares inconclusively with": ("inconclusive",)}
     parts = [f"{phrase} {join_names(names)}" for phrase, kinds in groups.items()
-             if (names := [name for name, one in verdicts.items() if one in kinds])]
+             if (names := [name for name, verdict in verdicts.items() if verdict in kinds])]
     if parts:
-        sentences = [f"{where}, {best} has the best mean, {format_number(ranking[best])}: it {join_names(parts)}."]
+        sentences = [f"{opening}, {best} has the best mean, {format_number(ranking[best])}: it {join_names(parts)}."]
     else:
-        sentences = [f"{where}, {best} has the best score, {format_number(ranking[best])}; with one seed this may be "
+        sentences = [f"{opening}, {best} has the best score, {format_number(ranking[best])}; with one seed this may be "
                      "chance."]
-    notes = [one["note"] for one in metric_differences(results, measure["key"])
-             if one["note"] and best in (one["a"], one["b"]) and {one["a"], one["b"]} <= set(ranking)]
+    notes = [difference["note"] for difference in metric_differences(results, measure["key"])
+             if difference["note"] and best in (difference["a"], difference["b"])
+             and {difference["a"], difference["b"]} <= set(ranking)]
     sentences += [f"Note: {note}." for note in dict.fromkeys(notes)]
     unscored = [variant["name"] for variant in results["variants"]
                 if variant["name"] not in ranking and size in (None, variant["size"])]
@@ -246,15 +250,15 @@ def _ablation_sentences(results: Results) -> list[str]:
     parent, child = parent_and_child(results)
     scores = variant_means(results, measure["key"])
     sentences = []
-    whole = next((one for one in metric_differences(results, measure["key"])
-                  if (one["a"], one["b"]) == (parent, child)), None)
-    if whole is not None and parent in scores and child in scores:
-        after = " ".join(filter(None, [format_number(scores[child]), measure["unit"]]))
+    overall = next((difference for difference in metric_differences(results, measure["key"])
+                    if (difference["a"], difference["b"]) == (parent, child)), None)
+    if overall is not None and parent in scores and child in scores:
+        child_score = " ".join(filter(None, [format_number(scores[child]), measure["unit"]]))
         sentences.append(f"From {parent} to {child}, {measure['title']} goes from {format_number(scores[parent])} to "
-                         f"{after} ({format_verdict(whole)}).")
+                         f"{child_score} ({format_verdict(overall)}).")
     changes: dict[str, list[str]] = {}
-    for one in results["contributions"] or ():
-        changes.setdefault(contribution_verdict(one), []).append(one["change"])
+    for contribution in results["contributions"] or ():
+        changes.setdefault(contribution_verdict(contribution), []).append(contribution["change"])
     templates = {"better": "Improved alone: {}.", "worse": "Hurt alone: {}.",
                  "mixed": "Improved in one of parent and child, hurt in the other: {}.",
                  "equivalent": f"No difference larger than {measure['margin'] or 0:g}: {{}}.",
@@ -266,8 +270,8 @@ def _ablation_sentences(results: Results) -> list[str]:
 
 def parent_and_child(results: Results) -> tuple[str, str]:
     """An ablation's parent and child."""
-    named = {variant["role"]: variant["name"] for variant in results["variants"]}
-    return named["parent"], named["child"]
+    names = {variant["role"]: variant["name"] for variant in results["variants"]}
+    return names["parent"], names["child"]
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
@@ -284,17 +288,18 @@ def budget_note(results: Results) -> str:
     if not cells:
         return ""
     worst = max(cells, key=lambda cell: abs(budget_used(cell, unit) / amount - 1))
-    off = budget_used(worst, unit) / amount - 1
-    return (f"Held equal: {format_budget(results)} for each cell. The largest deviation is {_minus(f'{off:+.2%}')} "
-            f"({worst['variant']}, seed {worst['seed']}); the other columns follow from it.")
+    deviation = budget_used(worst, unit) / amount - 1
+    return (f"Held equal: {format_budget(results)} for each cell. The largest deviation is "
+            f"{_minus(f'{deviation:+.2%}')} ({worst['variant']}, seed {worst['seed']}); the other columns follow from "
+            "it.")
 
 
 def runtime_text(results: Results) -> str:
     took = f"The experiment took {format_duration(results['took_seconds'])}"
     if not results["foretold_seconds"]:
         return took + "."
-    off = results["took_seconds"] / results["foretold_seconds"] - 1
-    return f"{took}; {format_duration(results['foretold_seconds'])} were estimated ({_minus(f'{off:+.0%}')})."
+    deviation = results["took_seconds"] / results["foretold_seconds"] - 1
+    return f"{took}; {format_duration(results['foretold_seconds'])} were estimated ({_minus(f'{deviation:+.0%}')})."
 
 
 def finished_cells(results: Results) -> list[CellEntry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stemma.lab.report import lab_phrases as words
+from stemma.lab.report import lab_phrases as phrases
 from stemma.lab.report.html_report import EMPTY, Cell, NumberCell, ReportWriter
 from stemma.lab.results_data import Results
 
@@ -16,7 +16,7 @@ def write_curves(results: Results, report: ReportWriter) -> None:
 
     label, column = AXES[results["budget"]["unit"]]
     runs: dict[str, list[list[tuple[float, float]]]] = {}
-    for cell in words.finished_cells(results):
+    for cell in phrases.finished_cells(results):
         if cell["curve"]:
             runs.setdefault(cell["variant"], []).append([(point[column], point[3]) for point in cell["curve"]])
     if not runs:
@@ -26,20 +26,20 @@ def write_curves(results: Results, report: ReportWriter) -> None:
     caption = "Lines: mean over the seeds; bands: minimum to maximum."
     y_label = "validation loss, nats (lower is better)"
     if results["contributions"] is None:
-        ranking = words.variant_means(results, results["measures"][0]["key"]) if results["measures"] else {}
+        ranking = phrases.variant_means(results, results["measures"][0]["key"]) if results["measures"] else {}
         order = dict.fromkeys([*ranking, *runs])
-        tokenizers = {one["name"]: one["tokenizer"] for one in results["variants"]}
+        tokenizers = {variant["name"]: variant["tokenizer"] for variant in results["variants"]}
         for index, tokenizer in enumerate(dict.fromkeys(tokenizers[name] for name in order if name in runs), 1):
             curves = {name: runs[name] for name in order if name in runs and tokenizers[name] == tokenizer}
             report.figure(draw_curves(curves, label, y_label), f"Tokenizer: {tokenizer}. {caption}", f"curves-{index}")
         return
-    parent, child = words.parent_and_child(results)
+    parent, child = phrases.parent_and_child(results)
     panels = {}
-    for one in results["contributions"]:
+    for contribution in results["contributions"]:
         by_role = {variant["role"]: variant["name"] for variant in results["variants"]
-                   if variant["change"] == one["change"]}
+                   if variant["change"] == contribution["change"]}
         names = {"child": child, "parent": parent, "plus": by_role.get("plus"), "minus": by_role.get("minus")}
-        panels[one["change"]] = {role: runs.get(name or "", []) for role, name in names.items()}
+        panels[contribution["change"]] = {role: runs.get(name or "", []) for role, name in names.items()}
     report.figure(draw_curve_panels(panels, label, y_label),
                   f"One plot per change. Thick: {child}; thin: {parent}; dashed: the parent with this change; dotted: "
                   f"the child without it. {caption}", "curves")
@@ -49,34 +49,34 @@ def write_recipes(results: Results, report: ReportWriter) -> None:
     report.tab("Recipes", "A recipe is a set of changes to its parent. The compared recipes in the family tree:")
     report.tree(results["tree"])
     report.table(["variant", "tokenizer", "parameters"],
-                [[one["name"], one["tokenizer"], one["parameters"]] for one in results["variants"]
-                 if one["role"] not in ("plus", "minus")])
-    for one in results["diffs"]:
-        report.section(f"{one['a']} \u2192 {one['b']}")
-        if one["changes"]:
-            report.table(["key", one["a"], one["b"]],
-                        [[f"`{change['key']}`", "\u2013" if change["from"] is None
-                          else words.format_setting(change["from"]),
-                          "removed" if change["to"] is None else words.format_setting(change["to"])]
-                         for change in one["changes"]])
+                 [[variant["name"], variant["tokenizer"], variant["parameters"]] for variant in results["variants"]
+                  if variant["role"] not in ("plus", "minus")])
+    for diff in results["diffs"]:
+        report.section(f"{diff['a']} \u2192 {diff['b']}")
+        if diff["changes"]:
+            report.table(["key", diff["a"], diff["b"]],
+                         [[f"`{change['key']}`", "\u2013" if change["from"] is None
+                           else phrases.format_setting(change["from"]),
+                           "removed" if change["to"] is None else phrases.format_setting(change["to"])]
+                          for change in diff["changes"]])
         else:
             report.text("No differences.")
 
 
 def write_cost(results: Results, report: ReportWriter) -> None:
-    report.tab("Cost", *filter(None, [words.budget_note(results), words.runtime_text(results)]))
+    report.tab("Cost", *filter(None, [phrases.budget_note(results), phrases.runtime_text(results)]))
     unit = {"minutes": "seconds"}.get(results["budget"]["unit"], results["budget"]["unit"])
-    shown = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
-             "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
-    report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in shown.items())],
-                [[row["variant"], *(_amount(row["cost"], key) for key in shown)] for row in results["table"]],
-                "Means over the seeds.", sortable=True)
+    columns = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
+               "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
+    report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in columns.items())],
+                 [[row["variant"], *(_cost_cell(row["cost"], key) for key in columns)] for row in results["table"]],
+                 "Means over the seeds.", sortable=True)
 
 
-def _amount(cost: Mapping[str, float], key: str) -> Cell:
+def _cost_cell(cost: Mapping[str, float], key: str) -> Cell:
     if key not in cost:
         return EMPTY
-    return NumberCell(words.format_short(cost[key]) if key == "flops" else f"{cost[key]:,.0f}", cost[key])
+    return NumberCell(phrases.format_short(cost[key]) if key == "flops" else f"{cost[key]:,.0f}", cost[key])
 
 
 def write_scaling(results: Results, report: ReportWriter) -> None:
@@ -84,7 +84,7 @@ def write_scaling(results: Results, report: ReportWriter) -> None:
 
     report.tab("Scaling", "Loss = floor + factor \u00d7 x^\u2212exponent, fitted to the points. The fit holds in the "
                "measured range; beyond the last point it is an extrapolation.")
-    titles = {measure["key"]: f"{measure['title']} ({words.metric_unit(measure)})"
+    titles = {measure["key"]: f"{measure['title']} ({phrases.metric_unit(measure)})"
               for measure in results["measures"]}
     names = {"parameters": "parameters", "tokens": "training tokens", "flops": "training FLOPs"}
     fits = results["scaling"] or []
@@ -95,18 +95,18 @@ def write_scaling(results: Results, report: ReportWriter) -> None:
                       "Points: runs, or points of their learning curves; lines: fitted power laws; bands: 95% over the "
                       "seeds. Both axes are logarithmic.", f"scaling-{x}")
         report.table(["recipe", "exponent", "95% interval", "factor", "floor"],
-                     [[fit["recipe"], NumberCell(words.format_number(fit["exponent"]), fit["exponent"]),
-                       _exponents(fit["exponent_low"], fit["exponent_high"]),
+                     [[fit["recipe"], NumberCell(phrases.format_number(fit["exponent"]), fit["exponent"]),
+                       _format_interval(fit["exponent_low"], fit["exponent_high"]),
                        NumberCell(f"{fit['factor']:.4g}", fit["factor"]),
-                       EMPTY if fit["floor"] is None else NumberCell(words.format_number(fit["floor"]), fit["floor"])]
+                       EMPTY if fit["floor"] is None else NumberCell(phrases.format_number(fit["floor"]), fit["floor"])]
                       for fit in matches], sortable=True)
         report.text(*dict.fromkeys(fit["note"] for fit in matches if fit["note"]))
 
 
-def _exponents(low: float | None, high: float | None) -> str:
+def _format_interval(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return "one seed: none"
-    return f"{words.format_number(low)} to {words.format_number(high)}"
+    return f"{phrases.format_number(low)} to {phrases.format_number(high)}"
 
 
 def write_reproduction(results: Results, report: ReportWriter) -> None:
@@ -127,6 +127,6 @@ def write_reproduction(results: Results, report: ReportWriter) -> None:
     report.section("Cells", "Each cell is an ordinary run in `cells/`, in a folder named by the digest of its inputs. "
                    "Equal weight digests mean identical weights.")
     report.table(["variant", "seed", "state", "cell", "digest of the weights"],
-                [[cell["variant"], cell["seed"], cell["state"], f"`{cell['hash'][:12]}`",
-                  f"`{cell['digest'][:16]}`" if cell["digest"] else "none"] for cell in results["cells"]],
-                sortable=True)
+                 [[cell["variant"], cell["seed"], cell["state"], f"`{cell['hash'][:12]}`",
+                   f"`{cell['digest'][:16]}`" if cell["digest"] else "none"] for cell in results["cells"]],
+                 sortable=True)

@@ -28,12 +28,12 @@ MAX_POINTS = 60  # of a training curve: single steps are too noisy to read
 def write_report(run: str | Path) -> Path:
     """Write the report of a run from its log.jsonl, recipe.toml and result.json."""
     run = Path(run)
-    run_recipe, plan = read_run(run)
+    run_recipe, run_config = read_run(run)
     result = read_result(run)
     if result is None:
         raise UserError(f"{run} is not finished; `stemma resume {run}` goes on, and then there is something to report.")
-    what = "pre-training" if plan.task is None else f"fine-tuning ({plan.task['kind']})"
-    page = HtmlReport(f"{run_recipe.label}: a {what} run").intro(run_recipe.summary, _headline(result))
+    kind = "pre-training" if run_config.task is None else f"fine-tuning ({run_config.task['kind']})"
+    page = HtmlReport(f"{run_recipe.label}: a {kind} run").intro(run_recipe.summary, _headline(result))
     baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
     page.section("Learning curve").figure(draw_curve(run, baselines), _caption(result))
     if tasks := objective_losses(run):
@@ -43,7 +43,7 @@ def write_report(run: str | Path) -> Path:
     page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {}))])
     page.section("The recipe", f"{run_recipe.title}{f', {run_recipe.paper}' if run_recipe.paper else ''}.")
     add_changes(page, run_recipe)
-    page.section("Do it again").code(run_command(run_recipe, plan, run))
+    page.section("Do it again").code(run_command(run_recipe, run_config, run))
     return page.write(run / REPORT)
 
 
@@ -112,48 +112,48 @@ def add_changes(report: HtmlReport, run_recipe: Recipe) -> None:
                  "values.")
 
 
-def run_command(run_recipe: Recipe, plan: RunConfig, run: Path) -> str:
+def run_command(run_recipe: Recipe, run_config: RunConfig, run: Path) -> str:
     """The command that repeats the run."""
-    if plan.task is None:
+    if run_config.task is None:
         words = ["stemma", "pretrain", run_recipe.label]
-        options: dict[str, Any] = {"corpus": plan.text or [str(plan.corpus)], "target": plan.target,
-                                   "from": [plan.start] if plan.start else []}
+        options: dict[str, Any] = {"corpus": run_config.text or [str(run_config.corpus)], "target": run_config.target,
+                                   "from": [run_config.start] if run_config.start else []}
     else:
-        task = plan.task.get("name", plan.task["kind"])  # a data set, or the kind of the task
-        command = plan.task.get("command", ["finetune", task])
-        words, options = ["stemma", *command, "--model", str(plan.start)], plan.task["options"]
+        task = run_config.task.get("name", run_config.task["kind"])  # a data set, or the kind of the task
+        command = run_config.task.get("command", ["finetune", task])
+        words, options = ["stemma", *command, "--model", str(run_config.start)], run_config.task["options"]
     for key, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            words += [f"--{key.replace('_', '-')}", *([] if one is True else [str(one)])]
+        for item in value if isinstance(value, list) else [value]:
+            words += [f"--{key.replace('_', '-')}", *([] if item is True else [str(item)])]
     # if a fine-tune has several stages, the run's budget is that of one stage
-    length = {plan.budget.unit: plan.budget.amount} if plan.task is None or "length" not in plan.task \
-        else plan.task["length"]
+    length = (run_config.task or {}).get("length", {run_config.budget.unit: run_config.budget.amount})
     words += ["--out", str(run), *(word for unit, amount in length.items() for word in (f"--{unit}", f"{amount:.12g}")),
-              "--seed", str(plan.seed)]
+              "--seed", str(run_config.seed)]
     defaults = asdict(TextReadingOptions())
-    for key, value in asdict(plan.reading).items():
+    for key, value in asdict(run_config.reading).items():
         words += [f"--{key}", value] if value != defaults[key] else []
-    return shlex.join([*words, *(command_line_changes(run_recipe) if plan.task is None else plan.task["changes"])])
+    changes = command_line_changes(run_recipe) if run_config.task is None else run_config.task["changes"]
+    return shlex.join([*words, *changes])
 
 
 def command_line_changes(run_recipe: Recipe) -> list[str]:
     """The `key=value` pairs of the command line, and what followed from objectives that the corpus has no data for."""
     flat = flatten(run_recipe.values)
-    stated = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
-              or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
+    changes = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
+               or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
     try:
         base = recipe(run_recipe.label)
     except UserError:
-        return stated
+        return changes
     size = "tokenizer.vocab_size"
     # a larger vocabulary was requested than the text could fill
     if run_recipe.origin[size] == "corpus" and flat[size] > get_by_path(base.values, size):
-        stated.append(f"{size}={flat[size]}")
+        changes.append(f"{size}={flat[size]}")
     removed = [change.key for change in diff(base, run_recipe) if change.after is None]
     # setting a new kind removes the keys of the old one, so they need no `remove`
     by_kind = {key.removesuffix(".kind") for key in flat if key.endswith(".kind")
                and flat[key] != get_by_path(base.values, key)}
-    return [f"remove={key}" for key in removed if key.rpartition(".")[0] not in by_kind] + stated
+    return [f"remove={key}" for key in removed if key.rpartition(".")[0] not in by_kind] + changes
 
 
 def _thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -192,7 +192,7 @@ def _caption(result: Mapping[str, Any]) -> str:
 
 
 def value_text(value: object) -> str:
-    """A recipe value or a result for people."""
+    """The value of a recipe key or of a result, formatted for a report."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):

@@ -30,11 +30,11 @@ def _recipe_details(info: recipe_loading.RecipeInfo) -> str:
     if info.file is not None:  # it may name plug-ins, and this page loads no code
         return f"<p>{html.escape(info.title)}, your own recipe: <code>{html.escape(info.file)}</code></p>"
     recipe = recipe_loading.recipe(info.name)
-    about = html.escape(", ".join(filter(None, [info.title, recipe.paper])))
+    title = html.escape(", ".join(filter(None, [info.title, recipe.paper])))
     if info.parent is None:
-        return f"<p>{about}. A root: it has no parent. <code>stemma show {info.name}</code> prints it in full.</p>"
+        return f"<p>{title}. A root: it has no parent. <code>stemma show {info.name}</code> prints it in full.</p>"
     changes = recipe_loading.diff(info.parent, recipe)
     rows = [[f"`{change.key}`", "\u2013" if change.before is None else format_setting(change.before),
              "removed" if change.after is None else format_setting(change.after)] for change in changes]
-    return (f"<p>{about}. {pluralize(len(changes), 'change')} from {html.escape(info.parent)}:</p>"
+    return (f"<p>{title}. {pluralize(len(changes), 'change')} from {html.escape(info.parent)}:</p>"
             + html_table(["key", info.parent, info.name], rows))

@@ -151,7 +151,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: CompiledMask, dropou
     if mask.band is not None and bias is None:
         return _attend_in_band(query, key, value, mask, dropout, scale)
     if dropout and query.device.type == "cpu":
-        return _attend_with_dropout(query, key, value, mask, dropout, bias, scale)
+        return attend_with_scores(query, key, value, mask, dropout, bias, scale)[0]
     if bias is None:
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask.dense, dropout_p=dropout,
                                                        is_causal=mask.causal, scale=scale)
@@ -164,11 +164,6 @@ def apply_mask(bias: Tensor, mask: CompiledMask) -> Tensor:
     become NaN."""
     blocked = _blocked(mask, bias)
     return bias if blocked is None else bias.masked_fill(blocked, torch.finfo(bias.dtype).min)
-
-
-def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: CompiledMask, dropout: float,
-                         bias: Tensor | None, scale: float | None) -> Tensor:
-    return attend_with_scores(query, key, value, mask, dropout, bias, scale)[0]
 
 
 def attend_with_scores(query: Tensor, key: Tensor, value: Tensor, mask: CompiledMask, dropout: float,

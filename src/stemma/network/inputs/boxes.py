@@ -47,14 +47,14 @@ class BoxSettings(InputSettings):
         return values
 
     def missing_data(self, name: str, corpus: Any) -> str | None:
-        lacking = [field_lacks(corpus, self.field or name, self.size, f"network.inputs.{name}.size"),
+        missing = [field_lacks(corpus, self.field or name, self.size, f"network.inputs.{name}.size"),
                    field_lacks(corpus, self.boxes, EDGES, None)]
-        if lacking[1] is None:
-            least, most = field_range(corpus, self.boxes)
-            lacking.append(None if least >= 0 and most <= 1 else
-                           f'the field "{self.boxes}" goes from {least:g} to {most:g}: divide x by the width of the '
-                           "image or page, and y by its height")
-        return "; ".join(filter(None, lacking)) or None
+        if missing[1] is None:
+            lowest, highest = field_range(corpus, self.boxes)
+            missing.append(None if lowest >= 0 and highest <= 1 else
+                           f'the field "{self.boxes}" has values from {lowest:g} to {highest:g}: divide x by the '
+                           "width of the image or page, and y by its height")
+        return "; ".join(filter(None, missing)) or None
 
 
 @register("input", "boxes", BoxSettings)

@@ -42,12 +42,12 @@ class CharacterSettings(InputSettings):
 
     def conflicts(self) -> Iterator[Conflict]:
         if len(self.widths) != len(self.filters) or not self.widths:
-            what = f"there are {len(self.widths)} widths and {len(self.filters)} numbers of filters: each width " \
+            problem = f"there are {len(self.widths)} widths and {len(self.filters)} numbers of filters: each width " \
                    "needs one"
-            yield (ConflictKey("filters", what), ConflictKey("widths", what))
+            yield (ConflictKey("filters", problem), ConflictKey("widths", problem))
         if max(self.widths, default=0) > self.longest:
-            what = f"a filter of {max(self.widths)} bytes does not fit into the {self.longest} that are read"
-            yield (ConflictKey("widths", what), ConflictKey("longest", what))
+            problem = f"a filter of {max(self.widths)} bytes does not fit into the {self.longest} that are read"
+            yield (ConflictKey("widths", problem), ConflictKey("longest", problem))
 
     def start(self, name: str, module: Any, tokenizer: Any) -> None:
         module.spell(token_bytes(tokenizer, self.longest))

@@ -50,13 +50,13 @@ class EntitySettings(InputSettings):
 
     def missing_data(self, name: str, corpus: Any) -> str | None:
         field = self.field or name
-        if (lacking := field_lacks(corpus, field, 1, None)) is not None:
-            return lacking
-        least, most = field_range(corpus, field)
-        if least < 0:
-            return f'the field "{field}" goes down to {least:g}: number entities from 1 on, and tokens of none by 0'
-        return None if most <= self.most else f'the field "{field}" goes up to {most:g}: set ' \
-                                              f"network.inputs.{name}.count={int(most) + 1}, with as many vectors"
+        if (problem := field_lacks(corpus, field, 1, None)) is not None:
+            return problem
+        lowest, highest = field_range(corpus, field)
+        if lowest < 0:
+            return f'the field "{field}" goes down to {lowest:g}: number entities from 1 on, and tokens of none by 0'
+        return None if highest <= self.most else f'the field "{field}" goes up to {highest:g}: set ' \
+                                              f"network.inputs.{name}.count={int(highest) + 1}, with as many vectors"
 
     def start(self, name: str, module: Any, tokenizer: Any) -> None:
         if self.file is None:

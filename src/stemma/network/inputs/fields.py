@@ -11,7 +11,7 @@ def field_lacks(corpus: Any, field: str, size: int, key: str | None) -> str | No
     """What is missing if the corpus has no field with `size` numbers per token. `key`: the setting of the size; None:
     the size is fixed."""
     if field not in corpus.fields:
-        return f'the corpus has no field "{field}"; lay one beside its tokens: `stemma corpus annotate ' \
+        return f'the corpus has no field "{field}"; add one: `stemma corpus annotate ' \
                f"{corpus.path} --token-field {field}=FILE.npy`"
     actual_size = corpus.fields[field].size
     if actual_size == size:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # recipes are checked without importing torch
 class TokenSettings(InputSettings):
     kind: Literal["tokens"]
 
-    told_by = "tokenizer.vocab_size"
+    enabled_by = "tokenizer.vocab_size"
     from_ids = True
 
 
@@ -34,13 +34,19 @@ def tokens(settings: TokenSettings, network: NetworkSettings, width: int, vocab_
     return LookupEmbedding(vocab_size, width, default if std is None else Initializer(std, default.truncated))
 
 
-class SegmentSettings(InputSettings):
-    kind: Literal["segments"]
+class _IdSettings(InputSettings):
+    """An embedding of ids from 0 to `count` - 1; a stream without ids has id 0."""
+
     count: Count
 
-    told_by = "network.embedding.segments"
     always = True
     fused = False
+
+
+class SegmentSettings(_IdSettings):
+    kind: Literal["segments"]
+
+    enabled_by = "network.embedding.segments"
 
 
 @register("input", "segments", SegmentSettings)
@@ -52,13 +58,10 @@ def segments(settings: SegmentSettings, network: NetworkSettings, width: int, vo
     return Segments(settings.count, width, default_initializer(network))
 
 
-class TaskSettings(InputSettings):
+class TaskSettings(_IdSettings):
     kind: Literal["tasks"]
-    count: Count
 
-    told_by = "network.embedding.tasks"
-    always = True
-    fused = False
+    enabled_by = "network.embedding.tasks"
 
 
 @register("input", "tasks", TaskSettings)

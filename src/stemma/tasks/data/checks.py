@@ -29,18 +29,18 @@ def check_relevance_labels(examples: Sequence[Example], name: str) -> None:
         except ValueError:
             finite = False
         if not finite:
-            problems.add(example.where, f'"{label}" is no grade; a candidate has a number, from 1 on where it is good')
+            problems.add(example.where, f'"{label}" is not a relevance grade, which is a number, 1 or more if relevant')
     problems.raise_if_any()
 
 
 def check_labels(train_labels: Sequence[str], examples: Sequence[Example], name: str) -> None:
     """Reject labels (tags) that the training set lacks: the model cannot predict them."""
-    known = set(train_labels)
+    trained_labels = set(train_labels)
     problems = ErrorCollector(name)
     for example in examples:
         for where, label in example.located_classes():
-            if label not in known:
-                best = closest_match(label, known)
+            if label not in trained_labels:
+                best = closest_match(label, trained_labels)
                 hint = f', did you mean "{best}"?' if best else ""
                 problems.add(where, f'label "{label}" does not occur in the training data{hint}')
     problems.raise_if_any()

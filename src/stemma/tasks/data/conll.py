@@ -42,9 +42,10 @@ def read_conll(path: str | Path, columns: Mapping[str, str] | None, reader: File
         name, text = reader.text(path)
         first = [cell.strip() for cell in text.lstrip("\n").split("\n", 1)[0].split("\t")]
         if len(first) <= 2 and first[0] in names["words"] and first[-1] in names["words"] + names["tags"]:
-            lines = [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()][1:]
+            lines = [(line_number, line.split("\t")) for line_number, line in enumerate(text.split("\n"), 1)
+                     if line.strip()][1:]
             examples = _rows(Table(name, first, [dict(zip(first, cells, strict=False)) for _, cells in lines],
-                                   [number for number, _ in lines]), names)
+                                   [line_number for line_number, _ in lines]), names)
         else:
             examples = _lines(name, text)
     if not examples:
@@ -54,12 +55,12 @@ def read_conll(path: str | Path, columns: Mapping[str, str] | None, reader: File
 
 
 def _lines(name: str, text: str) -> list[TaggedExample]:
-    lines = [(number, line.split("\t") if "\t" in line else BLANKS.split(line.strip(" ")))
-             for number, line in enumerate(text.split("\n"), 1)]
-    full = [cells for _, cells in lines if any(cells) and cells[0] != DOCUMENT_MARKER]
-    widths = Counter(len(cells) for cells in full)
+    lines = [(line_number, line.split("\t") if "\t" in line else BLANKS.split(line.strip(" ")))
+             for line_number, line in enumerate(text.split("\n"), 1)]
+    word_lines = [cells for _, cells in lines if any(cells) and cells[0] != DOCUMENT_MARKER]
+    widths = Counter(len(cells) for cells in word_lines)
     width = max(widths, key=lambda count: widths[count], default=0)
-    tags = {"O", *(cells[-1] for cells in full if not cells[0].startswith("#"))}
+    tags = {"O", *(cells[-1] for cells in word_lines if not cells[0].startswith("#"))}
     problems, examples = ErrorCollector(name), []
     first_line, words, word_tags = 0, list[str](), list[str]()
 
@@ -70,17 +71,18 @@ def _lines(name: str, text: str) -> list[TaggedExample]:
                                           tuple(word_tags) if width > 1 else None))
         words, word_tags = [], []
 
-    for number, cells in lines:
+    for line_number, cells in lines:
         if not any(cells) or cells[0].split(" ", 1)[0] == DOCUMENT_MARKER:
             end_sentence()
         elif cells[0].startswith("#") and not words and (len(cells) != width or cells[-1] not in tags):
             continue  # a comment; a line like "# O" is the word "#"
         elif len(cells) != width:
-            problems.add(f"{name}, line {number}", f"{pluralize(len(cells), 'column')} where other lines have {width}")
+            problems.add(f"{name}, line {line_number}",
+                         f"{pluralize(len(cells), 'column')} where other lines have {width}")
         elif not cells[0] or not cells[-1]:
-            problems.add(f"{name}, line {number}", f"no {'word' if not cells[0] else 'tag'}")
+            problems.add(f"{name}, line {line_number}", f"no {'word' if not cells[0] else 'tag'}")
         else:
-            first_line = first_line if words else number
+            first_line = first_line if words else line_number
             words.append(cells[0])
             word_tags.append(cells[-1])
     end_sentence()
@@ -121,12 +123,12 @@ def check_tags(examples: Sequence[TaggedExample], name: str, reader: FileReader)
     problems = ErrorCollector(name)
     mixed = ""
     for example in examples:
-        for index, what in _scheme_violations(example.tags or (), scheme):
+        for index, problem in _scheme_violations(example.tags or (), scheme):
             where = f"{example.where}, word {index + 1} ({example.words[index]})"
-            if scheme == "IOB1" and what:
+            if scheme == "IOB1" and problem:
                 mixed = mixed or where
             else:
-                problems.add(where, what)
+                problems.add(where, problem)
     problems.raise_if_any()
     if mixed:
         logger.warning(f"{name}: some entities begin with B- and some with I-, as no scheme has it ({mixed}); both are "
@@ -142,8 +144,8 @@ def detect_scheme(examples: Sequence[TaggedExample]) -> str:
         return "plain"
     if {"E", "S"} & set(prefixes):
         return "BIOES"
-    starts_with_i = any(tag.startswith("I-") and (before == "O" or before[2:] != tag[2:])
-                        for example in examples for before, tag in _adjacent_tags(example.tags or ()))
+    starts_with_i = any(tag.startswith("I-") and (previous == "O" or previous[2:] != tag[2:])
+                        for example in examples for previous, tag in _adjacent_tags(example.tags or ()))
     return "IOB1" if starts_with_i else "IOB2"
 
 
@@ -151,16 +153,16 @@ def _scheme_violations(tags: Sequence[str], scheme: str) -> Iterator[tuple[int, 
     """(word index, problem)."""
     if scheme == "plain":
         return
-    for index, (before, tag) in enumerate(_adjacent_tags(tags)):
+    for index, (previous, tag) in enumerate(_adjacent_tags(tags)):
         if tag != "O" and (not PREFIXED_TAG.fullmatch(tag) or (scheme != "BIOES" and tag[0] in "ES")):
-            yield index, f'"{tag}" is no tag of {scheme}'
-        elif scheme == "IOB1" and tag[0] == "B" and before[2:] != tag[2:]:
-            yield index, f"{tag} after {before}"
+            yield index, f'"{tag}" is not a tag of {scheme}'
+        elif scheme == "IOB1" and tag[0] == "B" and previous[2:] != tag[2:]:
+            yield index, f"{tag} after {previous}"
         elif scheme == "BIOES":
-            open_type = before[2:] if before[0] in "BI" and before != "O" else None
+            open_type = previous[2:] if previous[0] in "BI" and previous != "O" else None
             continued_type = tag[2:] if tag[0] in "IE" and tag != "O" else None
             if open_type != continued_type:
-                yield index, f"{tag} after {before if index else 'the beginning'}"
+                yield index, f"{tag} after {previous if index else 'the beginning'}"
     if scheme == "BIOES" and tags and tags[-1] != "O" and tags[-1][0] in "BI":
         yield len(tags) - 1, f"{tags[-1]} at the end"
 
@@ -174,7 +176,7 @@ def to_iob2(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
     if scheme == "plain":
         return tuple(tags)
     converted = []
-    for before, tag in _adjacent_tags(tags):
-        begins = tag[0] in "BS" or before == "O" or before[0] in "ES" or before[2:] != tag[2:]
+    for previous, tag in _adjacent_tags(tags):
+        begins = tag[0] in "BS" or previous == "O" or previous[0] in "ES" or previous[2:] != tag[2:]
         converted.append(tag if tag == "O" else f"{'B' if begins else 'I'}-{tag[2:]}")
     return tuple(converted)

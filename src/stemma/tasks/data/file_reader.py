@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import UserError, first_problems
 from stemma.json_files import parse
 from stemma.notes import quietly
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, read_table
-from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+from stemma.text.tables import Table, read_table
+from stemma.text.text_io import STDIN, check_encoding, display_name, format_suffix, read_text
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class FileReader:
 
     def is_json_lines(self, path: str | Path) -> bool:
         """Decided by the file name, compressed or not."""
-        file = self.file(path)
-        return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower() in JSON_LINES
+        return format_suffix(self.file(path)) in JSON_LINES
 
     def text(self, path: str | Path) -> tuple[str, str]:
         """(display name, content)."""
@@ -59,9 +58,9 @@ class FileReader:
         try:
             return name, parse(text)
         except ValueError as error:
-            where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-            raise UserError(f"{name}{where} is not JSON ({getattr(error, 'msg', error)}); "
-                            "is it the file that was meant?") from error
+            location = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise UserError(f"{name}{location} is not JSON ({getattr(error, 'msg', error)}); "
+                            "is it the right file?") from error
 
 
 @dataclass
@@ -71,17 +70,14 @@ class ErrorCollector:
     name: str
     problems: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, where: str, what: str) -> None:
-        self.problems.append((where, what))
+    def add(self, location: str, problem: str) -> None:
+        self.problems.append((location, problem))
 
     def raise_if_any(self) -> None:
         """Raise one error for all problems, if there are any."""
         if not self.problems:
             return
         if len(self.problems) == 1:
-            where, what = self.problems[0]
-            raise UserError(f"{where}: {what}; correct it.")
-        hidden = len(self.problems) - MAX_COLUMNS_SHOWN
-        more = [("", f"and {hidden:,} more")] if hidden > 0 else []
-        raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them",
-                        [*self.problems[:MAX_COLUMNS_SHOWN], *more])
+            location, problem = self.problems[0]
+            raise UserError(f"{location}: {problem}; correct it.")
+        raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them", first_problems(self.problems))

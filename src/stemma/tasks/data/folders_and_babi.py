@@ -44,8 +44,8 @@ def read_class_folders(path: Path, reader: FileReader, classes: Sequence[str] | 
 def read_babi(path: str | Path, reader: FileReader) -> list[TextExample]:
     name, text = reader.text(path)
     problems, examples, story = ErrorCollector(name), [], list[str]()
-    for number, line in enumerate(text.split("\n"), 1):
-        where = f"{name}, line {number}"
+    for line_number, line in enumerate(text.split("\n"), 1):
+        where = f"{name}, line {line_number}"
         match = NUMBERED.fullmatch(line.strip("\n "))
         if not match:
             if line.strip():
@@ -60,7 +60,7 @@ def read_babi(path: str | Path, reader: FileReader) -> list[TextExample]:
             missing = "question" if not sentence else "answer" if not more[0] else "story before the question"
             problems.add(where, f"no {missing}")
         else:
-            examples.append(TextExample(where, (" ".join(story), sentence), more[0], None, str(number)))
+            examples.append(TextExample(where, (" ".join(story), sentence), more[0], None, str(line_number)))
     problems.raise_if_any()
     if not examples:
         raise UserError(f"{name} has no question: a line with one has a tab before its answer.")

@@ -60,7 +60,7 @@ def _table_rows(table: Table, names: Mapping[str, Names], option_columns: Sequen
 
 def read_swag(path: str | Path, reader: FileReader) -> list[ChoiceExample]:
     table = reader.table(path)
-    options = [f"ending{number}" for number in range(4)]
+    options = [f"ending{index}" for index in range(4)]
     _require_columns(table, ["sent1", "sent2", *options], "SWAG")
     names = {"context": ("sent1",), "question": ("sent2",), "label": ("label",), "id": ("",)}
     return _examples(table.name, _table_rows(table, names, options), "label" not in table.columns, reader)
@@ -68,7 +68,7 @@ def read_swag(path: str | Path, reader: FileReader) -> list[ChoiceExample]:
 
 def read_story_cloze(path: str | Path, reader: FileReader) -> list[ChoiceExample]:
     table = reader.table(path)
-    story = [f"InputSentence{number}" for number in range(1, 5)]
+    story = [f"InputSentence{index}" for index in range(1, 5)]
     endings = ["RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"]
     _require_columns(table, [*story, *endings], "Story Cloze")
     answer = "AnswerRightEnding"
@@ -89,10 +89,10 @@ def read_race(path: str | Path, reader: FileReader) -> list[ChoiceExample]:
             name, article = reader.json(file)
             try:
                 answers = article.get("answers") or [None] * len(article["questions"])
-                for number, (question, options, answer) in enumerate(
+                for question_number, (question, options, answer) in enumerate(
                         zip(article["questions"], article["options"], answers, strict=True)):
-                    yield (f"{name}, question {number + 1}", article["article"], question, options, answer,
-                           f"{article.get('id', file.name)}:{number}")
+                    yield (f"{name}, question {question_number + 1}", article["article"], question, options, answer,
+                           f"{article.get('id', file.name)}:{question_number}")
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise UserError(f"{name} is no article of RACE ({error}); it should be a JSON object with article, and "
                                 "with lists of questions, options and answers that are equally long.") from error
@@ -100,9 +100,9 @@ def read_race(path: str | Path, reader: FileReader) -> list[ChoiceExample]:
     return _examples(str(path), rows(), False, reader)
 
 
-def _require_columns(table: Table, columns: Sequence[str], what: str) -> None:
+def _require_columns(table: Table, columns: Sequence[str], dataset: str) -> None:
     if problems := table.problems(columns, NO_HEADER):
-        raise UserError(f"{table.name} is no file of {what}", problems)
+        raise UserError(f"{table.name} is no file of {dataset}", problems)
 
 
 def _examples(name: str, rows: Iterator[Row], unlabelled: bool, reader: FileReader) -> list[ChoiceExample]:

@@ -27,19 +27,19 @@ EXPECTED_FORMAT = ('a file like {"data": [{"paragraphs": [{"context": "", '
 YES_NO_ANSWERS = ("YES", "NO")
 
 
-def read_squad(path: str | Path, columns: Mapping[str, str] | None, reading: FileReader,
+def read_squad(path: str | Path, columns: Mapping[str, str] | None, file_reader: FileReader,
                skip_bad_rows: bool = False) -> list[QuestionExample]:
     """Read all questions. With `skip_bad_rows`, published errors are skipped and counted instead of raised."""
-    if reading.is_json_lines(path):
-        name, entries = _rows(path, columns, reading)
+    if file_reader.is_json_lines(path):
+        name, entries = _rows(path, columns, file_reader)
     elif columns:
         raise UserError(f"{path} is no table, so there are no columns to rename; give JSON lines.")
     else:
-        name, content = reading.json(path)
+        name, content = file_reader.json(path)
         entries = _entries(name, content)
     reader = _QuestionReader(name, skip_bad_rows)
     examples = [example for where, context, entry in entries if (example := reader.read(where, context, entry))]
-    reader.report(reading)
+    reader.report(file_reader)
     if not examples:
         raise UserError(f"{name} has no questions; give {EXPECTED_FORMAT}.")
     return examples
@@ -57,8 +57,8 @@ def _entries(name: str, content: Any) -> Iterator[tuple[str, Any, Mapping[str, A
                     question_id = entry.get("id", entry.get("query_id"))
                     yield f'{name}, question "{question_id}"', paragraph["context"], entry
     except (KeyError, TypeError, AttributeError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else "a list or an object stands elsewhere"
-        raise UserError(f"{name} is no SQuAD file ({what}); give {EXPECTED_FORMAT}.") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else "a list or an object is in another place"
+        raise UserError(f"{name} is no SQuAD file ({problem}); give {EXPECTED_FORMAT}.") from error
 
 
 def _rows(path: str | Path, columns: Mapping[str, str] | None,
@@ -106,18 +106,19 @@ class _QuestionReader:
             return None
         self.seen_ids.add(identity)
         impossible = _as_bool(entry.get("is_impossible"))
-        stated = [(answer, None) if isinstance(answer, str) else (answer.get("text", ""), answer.get("answer_start"))
-                 for answer in entry.get("answers") or []]
-        if any(start == -1 and text in YES_NO_ANSWERS for text, start in stated):
+        raw_answers = [(answer, None) if isinstance(answer, str) else
+                       (answer.get("text", ""), answer.get("answer_start"))
+                       for answer in entry.get("answers") or []]
+        if any(start == -1 and text in YES_NO_ANSWERS for text, start in raw_answers):
             self.num_yes_no += 1
             return None
-        stated = [(text, start) for text, start in stated if text]
-        if impossible and stated and not self.skip_bad_rows:
+        raw_answers = [(text, start) for text, start in raw_answers if text]
+        if impossible and raw_answers and not self.skip_bad_rows:
             self._add_problem(where, "is_impossible, and yet there is an answer")
             return None
-        if not stated:
+        if not raw_answers:
             return QuestionExample(where, identity, context, question, (), impossible or None)
-        located = [self._locate_answer(where, context, text, start) for text, start in stated]
+        located = [self._locate_answer(where, context, text, start) for text, start in raw_answers]
         answers = tuple(answer for answer in located if answer is not None)
         return QuestionExample(where, identity, context, question, answers, False) if answers else None
 
@@ -132,8 +133,8 @@ class _QuestionReader:
             self.num_realigned += 1
             return Answer(text, first)
         preview = text if len(text) <= 40 else f"{text[:40]}..."
-        what = "is nowhere in its paragraph" if first < 0 else f"is in its paragraph, but not at character {start}"
-        self._add_problem(where, f'the answer "{preview}" {what}')
+        problem = "is nowhere in its paragraph" if first < 0 else f"is in its paragraph, but not at character {start}"
+        self._add_problem(where, f'the answer "{preview}" {problem}')
         return None
 
     def _add_problem(self, where: str, what: str) -> None:

@@ -49,7 +49,7 @@ def read_texts(path: str | Path, schema: TableSchema, reader: FileReader,
     return examples_from_table(_read_table(path, schema, reader, labels or ()), schema, reader, labels)
 
 
-def examples_from_table(table: Table, schema: TableSchema, reading: FileReader, labels: Sequence[str] | None = None,
+def examples_from_table(table: Table, schema: TableSchema, file_reader: FileReader, labels: Sequence[str] | None = None,
                         require_label: bool = False) -> list[TextExample]:
     """Convert rows to examples. `require_label`: the user named the label column, so it must exist."""
     columns_by_name = {_normalize_name(column): column for column in reversed(table.columns)}
@@ -65,15 +65,15 @@ def examples_from_table(table: Table, schema: TableSchema, reading: FileReader, 
     if missing:
         hints = "".join(did_you_mean(name, table.columns) for name in missing)
         roles = [names[0] for names in (*schema.texts, schema.label)]
-        known = any(column((name,)) for names in (*schema.texts, schema.label, schema.group) for name in names)
-        present = f"It has {', '.join(table.columns)}." if known or hints else table.describe_columns(roles)
+        has_known_column = any(column(names) for names in (*schema.texts, schema.label, schema.group))
+        present = f"It has {', '.join(table.columns)}." if has_known_column or hints else table.describe_columns(roles)
         raise UserError(f"{table.name} has no column {' and no '.join(missing)}.{hints} {present}")
     if label is None or all(_empty(row.get(label)) for row in table.rows):
         if schema.label:
             logger.warning(f"{table.name} has no {schema.label[0]}; its rows are read as unlabelled.")
         label = None
     reader = _RowReader(table, schema, [text for text in texts if text is not None], label, group, identity, labels)
-    return reader.read(reading)
+    return reader.read(file_reader)
 
 
 def resolve_columns(roles: Mapping[str, Names], columns: Mapping[str, str] | None) -> dict[str, Names]:
@@ -111,17 +111,17 @@ class _RowReader:
                 continue
             example, errors = self.example(where, row)
             num_bad += bool(errors)
-            for what in errors:
-                problems.add(where, what)
+            for problem in errors:
+                problems.add(where, problem)
             if example is not None:
                 examples.append(example)
         name = self.table.name
         if num_unlabelled:
             logger.warning(f"{name}: left out {pluralize(num_unlabelled, 'row')} that the annotators did not agree on.")
         if self.schema.skip_bad_rows and problems.problems:
-            where, what = problems.problems[0]
+            where, problem = problems.problems[0]
             logger.warning(f"{name}: left out {pluralize(num_bad, 'row')} that cannot be read, the first at {where} "
-                           f"({what}).")
+                           f"({problem}).")
         else:
             problems.raise_if_any()
         if not examples:
@@ -157,10 +157,10 @@ class _RowReader:
         text = cell_text(cell).strip()
         if self.schema.numeric_label:
             try:
-                number = float(text)
+                value = float(text)
             except ValueError:
-                number = math.nan
-            return (number, "") if math.isfinite(number) else (None, f'"{text}" is no number to learn')
+                value = math.nan
+            return (value, "") if math.isfinite(value) else (None, f'"{text}" is no number to learn')
         text = self.schema.label_aliases.get(text, text)
         if self.labels is not None and text not in self.labels:
             return None, f'label "{text}" is none of {", ".join(self.labels)}'
@@ -172,8 +172,8 @@ def _read_table(path: str | Path, schema: TableSchema, reader: FileReader, label
     header: Names | None = None
     if schema.headerless_columns:
         cells = re.split("\t" if "\t" in (line := reader.first_line(path)) else ",", line)
-        known = {_normalize_name(name) for names in schema.texts for name in names}
-        if not line.startswith("{") and not known & {_normalize_name(cell.strip(' "')) for cell in cells}:
+        text_columns = {_normalize_name(name) for names in schema.texts for name in names}
+        if not line.startswith("{") and not text_columns & {_normalize_name(cell.strip(' "')) for cell in cells}:
             fitting = [names for names in schema.headerless_columns if len(names) == len(cells)]
             header = next((names for names in fitting if dict(zip(names, cells, strict=True)).get("label") in labels),
                           (fitting or schema.headerless_columns)[0])
@@ -185,18 +185,18 @@ def _read_table(path: str | Path, schema: TableSchema, reader: FileReader, label
 def _read_ragged_table(name: str, text: str, schema: TableSchema, header: Names | None) -> Table:
     """Read a tab-separated file with rows of different lengths; a row of the wrong length becomes empty, and is
     counted as unreadable later."""
-    lines = ((number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+    lines = ((line_number, line.split("\t")) for line_number, line in enumerate(text.split("\n"), 1) if line.strip())
     columns = list(header) if header else [cell.strip() for cell in next(lines)[1]]
     roles = (*schema.texts, schema.label, schema.group, schema.id, schema.row_filter[:1] if schema.row_filter else ())
     needed = {_normalize_name(name) for names in roles for name in names}  # other columns are large, like parse trees
     used = [(index, column) for index, column in enumerate(columns) if _normalize_name(column) in needed]
-    rows, numbers = [], []
-    for number, cells in lines:
+    rows, line_numbers = [], []
+    for line_number, cells in lines:
         if schema.label_last and len(cells) > len(columns):
             cells = [*cells[:len(columns) - 1], cells[-1]]
         rows.append({column: cells[index] for index, column in used} if len(cells) == len(columns) else {})
-        numbers.append(number)
-    return Table(name, columns, rows, numbers)
+        line_numbers.append(line_number)
+    return Table(name, columns, rows, line_numbers)
 
 
 def _empty(cell: object) -> bool:

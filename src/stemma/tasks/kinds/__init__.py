@@ -18,8 +18,8 @@ def task_kind(name: str) -> TaskKind:
     """Look up a task kind by name; an unknown name raises an error that lists all kinds."""
     registered = registry.find("task", name)
     if registered is None:
-        known = task_kinds()
-        raise UserError(f'no kind of task "{name}"; choose {", ".join(known)}.{did_you_mean(name, known)}')
+        kinds = task_kinds()
+        raise UserError(f'no kind of task "{name}"; choose {", ".join(kinds)}.{did_you_mean(name, kinds)}')
     kind: TaskKind = registered.build(name)
     return kind
 

@@ -73,7 +73,7 @@ class TaskKind(ABC):
         return gold, predicted
 
     @abstractmethod
-    def resume(self, run: Path, plan: RunConfig, show: bool) -> dict[str, Any]:
+    def resume(self, run: Path, run_config: RunConfig, show: bool) -> dict[str, Any]:
         """Resume an interrupted run of this kind."""
 
     def prompt_template(self) -> type[PromptTemplate] | None:
@@ -174,7 +174,7 @@ class HeadTask(TaskKind):
     def check_training_set(self, train: Sequence[EncodedExample], options: TaskOptions, name: str) -> None:
         """Raise an error if nothing can be learned from the training set."""
 
-    def resume(self, run: Path, plan: RunConfig, show: bool) -> dict[str, Any]:
+    def resume(self, run: Path, run_config: RunConfig, show: bool) -> dict[str, Any]:
         from stemma.tasks.runs import finetune_run, sweep
         from stemma.tasks.runs.finetune_spec import HeadFinetuneSpec
         from stemma.training.run_lock import finished_result, lock_run
@@ -182,7 +182,7 @@ class HeadTask(TaskKind):
         if (result := finished_result(run)) is not None:
             return result
         with lock_run(run):
-            return (finetune_run.run_to_end if HeadFinetuneSpec.from_run_config(plan).trials is None
+            return (finetune_run.run_to_end if HeadFinetuneSpec.from_run_config(run_config).trials is None
                     else sweep.run_to_end)(run, show)
 
     # --- scores -------------------------------------------------------------------------------------------------------

@@ -63,4 +63,5 @@ class RegressionTask(TextTask):
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
                           predicted: Sequence[Prediction]) -> list[float | None]:
+        # An absolute error of 0 is a correct prediction: None.
         return [abs(prediction["score"] - label) or None for label, prediction in zip(gold, predicted, strict=True)]

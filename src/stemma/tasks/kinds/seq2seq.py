@@ -27,7 +27,7 @@ class Seq2SeqTask(TaskKind):
     def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
         return text_generation.metric_inputs(gold, predicted, **metric_options)
 
-    def resume(self, run: Path, plan: RunConfig, show: bool) -> dict[str, Any]:
+    def resume(self, run: Path, run_config: RunConfig, show: bool) -> dict[str, Any]:
         from stemma.tasks.runs.seq2seq import resume
 
         return resume(run, show)

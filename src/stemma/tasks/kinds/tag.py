@@ -63,10 +63,10 @@ class TokenClassificationTask(HeadTask):
 
     def to_input(self, example: Example, **echo: Any) -> PredictInput:
         spans: list[CharSpan] = []
-        begin = 0
+        start = 0
         for word in example.input_texts():
-            spans.append((begin, begin + len(word)))
-            begin += len(word) + 1
+            spans.append((start, start + len(word)))
+            start += len(word) + 1
         return PredictInput(example, echo | example.echo(), spans)
 
     def infer_options(self, train: Sequence[Example], dataset: Dataset | None,

@@ -43,15 +43,15 @@ def _kind(name: str) -> Any:
 
 def check_metrics(kind: str, names: Sequence[str]) -> list[Metric]:
     """Look up metrics by name. Unknown names and missing libraries raise an error here, before training."""
-    known = metrics_for(kind)
-    unknown = [f'"{name}"{did_you_mean(name, known)}' for name in names if name not in known]
+    available = metrics_for(kind)
+    unknown = [f'"{name}"{did_you_mean(name, available)}' for name in names if name not in available]
     if unknown:
-        raise UserError(f"{kind} has no such metric; choose among {', '.join(known)}.", unknown)
+        raise UserError(f"{kind} has no such metric; choose among {', '.join(available)}.", unknown)
     for name in names:
-        module = known[name].requires
+        module = available[name].requires
         if module:
             optional_import(module)
-    return [known[name] for name in names]
+    return [available[name] for name in names]
 
 
 def compute_scores(kind: str, names: Sequence[str], gold: Sequence[object], predicted: Sequence[object],
@@ -60,8 +60,8 @@ def compute_scores(kind: str, names: Sequence[str], gold: Sequence[object], pred
     (classify, pair, choice); scheme (tag); matching, no_answer and threshold (qa); groups and ids (rank); tokenize
     (seq2seq)."""
     metrics = check_metrics(kind, names)
-    case = _metric_inputs(kind, gold, predicted, extras)
-    return {metric.name: metric.compute(case) for metric in metrics}
+    inputs = _metric_inputs(kind, gold, predicted, extras)
+    return {metric.name: metric.compute(inputs) for metric in metrics}
 
 
 def bootstrap_interval(kind: str, name: str, gold: Sequence[object], predicted: Sequence[object], *, seed: int = 0,
@@ -70,10 +70,10 @@ def bootstrap_interval(kind: str, name: str, gold: Sequence[object], predicted: 
 
     It resamples independent units: examples, sentences, questions, or queries with all their candidates."""
     metric = check_metrics(kind, (name,))[0]
-    case = _metric_inputs(kind, gold, predicted, extras)
+    inputs = _metric_inputs(kind, gold, predicted, extras)
     rng = np.random.default_rng(seed)
     if metric.bootstrap:
-        scores = metric.bootstrap(case, rng, rounds)
+        scores = metric.bootstrap(inputs, rng, rounds)
     else:  # scores of generated text are not sums over examples
         samples = (rng.integers(len(gold), size=len(gold)) for _ in range(rounds))
         scores = np.array([metric.compute(_metric_inputs(kind, [gold[i] for i in rows], [predicted[i] for i in rows],

@@ -71,8 +71,8 @@ class _WordTokenizer:
 def check_counts(texts: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if not texts:
         raise UserError("there is no text to score; give at least one.")
-    for number, side in enumerate(references, 1):
+    for reference_number, side in enumerate(references, 1):
         if len(side) != len(texts):
-            which = "the reference" if len(references) == 1 else f"reference {number}"
+            which = "the reference" if len(references) == 1 else f"reference {reference_number}"
             raise UserError(f"there are {len(texts):,} texts and {which} has {len(side):,}; line by line they must "
                             "belong together.")

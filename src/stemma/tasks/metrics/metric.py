@@ -33,26 +33,27 @@ class Metric:
 def mean_metric(name: str, prediction_type: PredictionType, description: str, per_example: Callable[[Any], np.ndarray],
                 *, scale: int = 1, **fields: Any) -> Metric:
     """A mean of one value per example."""
-    def bootstrap(case: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
-        values = per_example(case)
+    def bootstrap(inputs: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
+        values = per_example(inputs)
         return scale * bootstrap_sums(values[:, None], rng, rounds)[:, 0] / len(values)
 
-    return Metric(name, prediction_type, description, lambda case: scale * float(np.mean(per_example(case))), bootstrap,
-                  scale=scale, **fields)
+    return Metric(name, prediction_type, description, lambda inputs: scale * float(np.mean(per_example(inputs))),
+                  bootstrap, scale=scale, **fields)
 
 
 def ratio_metric(name: str, prediction_type: PredictionType, description: str, per_example: Callable[[Any], np.ndarray],
                  ratio: Callable[[np.ndarray], np.ndarray], **fields: Any) -> Metric:
     """A `ratio` of (rounds, k) sums over the (examples, k) counts of `per_example`."""
-    return Metric(name, prediction_type, description, lambda case: float(ratio(per_example(case).sum(axis=0)[None])[0]),
-                  lambda case, rng, rounds: ratio(bootstrap_sums(per_example(case), rng, rounds)), **fields)
+    return Metric(name, prediction_type, description,
+                  lambda inputs: float(ratio(per_example(inputs).sum(axis=0)[None])[0]),
+                  lambda inputs, rng, rounds: ratio(bootstrap_sums(per_example(inputs), rng, rounds)), **fields)
 
 
-def bootstrap_indices(units: int, rng: np.random.Generator, rounds: int, width: int = 1) -> Iterator[np.ndarray]:
+def bootstrap_indices(num_examples: int, rng: np.random.Generator, rounds: int, width: int = 1) -> Iterator[np.ndarray]:
     """Indices of the resampled examples, (rounds, units); yields as many rounds at a time as fit in memory."""
-    chunk = max(1, MAX_BOOTSTRAP_CELLS // (units * width))
+    chunk = max(1, MAX_BOOTSTRAP_CELLS // (num_examples * width))
     for start in range(0, rounds, chunk):
-        yield rng.integers(units, size=(min(chunk, rounds - start), units))
+        yield rng.integers(num_examples, size=(min(chunk, rounds - start), num_examples))
 
 
 def bootstrap_sums(per_example: np.ndarray, rng: np.random.Generator, rounds: int) -> np.ndarray:
@@ -62,8 +63,8 @@ def bootstrap_sums(per_example: np.ndarray, rng: np.random.Generator, rounds: in
                            for sample in bootstrap_indices(examples, rng, rounds, width)])
 
 
-def safe_divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole, and 0 where whole is 0."""
-    result = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
-    np.divide(part, whole, out=result, where=whole > 0)
+def safe_divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """numerator / denominator, and 0 where the denominator is 0."""
+    result = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape))
+    np.divide(numerator, denominator, out=result, where=denominator > 0)
     return result

@@ -17,14 +17,13 @@ from functools import cached_property
 
 import numpy as np
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, did_you_mean, first_problems
 from stemma.tasks.metrics.metric import ratio_metric, safe_divide
 from stemma.tasks.metrics.optional_import import optional_import
 
 SCHEMES = ("plain", "IOB1", "IOB2", "BIOES", "BILOU", "conlleval")
 LETTERS = {"IOB1": "BIO", "IOB2": "BIO", "BIOES": "BIOES", "BILOU": "BILOU"}
 TAG = re.compile(r"O|[BIESLU]-.+")
-MAX_SHOWN = 8
 Entity = tuple[str, int, int]  # type, first word, end
 RATIOS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of (rounds, 3): correct, predicted and gold entities
     "precision": lambda counts: safe_divide(counts[:, 0], counts[:, 1]),
@@ -74,16 +73,15 @@ def metric_inputs(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
         raise UserError(f'no scheme "{scheme}" of tags; choose {", ".join(SCHEMES)}.{did_you_mean(scheme, SCHEMES)}')
     gold_tags, predicted_tags = [list(tags) for tags in gold], [list(tags) for tags in predicted]
     pairs = enumerate(zip(gold_tags, predicted_tags, strict=True), 1)
-    problems = [f"sentence {number:,}: {len(tags):,} tags and {len(others):,} predictions"
-                for number, (tags, others) in pairs if len(tags) != len(others)]
+    problems = [("", f"sentence {index:,}: {len(gold_row):,} tags and {len(predicted_row):,} predictions")
+                for index, (gold_row, predicted_row) in pairs if len(gold_row) != len(predicted_row)]
     scheme = _consistent_scheme(scheme or detect_scheme(gold_tags, predicted_tags), gold_tags)
     used = {tag for side in (gold_tags, predicted_tags) for tags in side for tag in tags if scheme != "plain"}
-    problems += [f'"{tag}" is no tag' for tag in sorted(used)
+    problems += [("", f'"{tag}" is not a tag') for tag in sorted(used)
                  if not TAG.fullmatch(tag) or tag[0] not in LETTERS.get(scheme, tag)]
     if problems:
-        more = [f"and {len(problems) - MAX_SHOWN:,} more"] if len(problems) > MAX_SHOWN else []
-        raise UserError("these tags cannot be scored; a word has one, which is O, or like B-PER.",
-                        problems[:MAX_SHOWN] + more)
+        raise UserError("these tags cannot be scored; each word needs one tag: O, or a prefix and a type (B-PER).",
+                        first_problems(problems))
     return TagInputs(gold_tags, predicted_tags, scheme)
 
 
@@ -134,19 +132,21 @@ def _consistent_scheme(scheme: str, gold: Sequence[Sequence[str]]) -> str:
     """The scheme, or conlleval if the gold tags violate it: I- in IOB2, and B- in IOB1, only follow their own type."""
     letter = {"IOB2": "I", "IOB1": "B"}.get(scheme)
     bigrams = {bigram for tags in gold for bigram in zip(("O", *tags), tags, strict=False)}
-    violated = any(tag[:1] == letter and (before[:1] not in "BI" or before[1:] != tag[1:]) for before, tag in bigrams)
+    violated = any(tag[:1] == letter and (previous[:1] not in "BI" or previous[1:] != tag[1:])
+                   for previous, tag in bigrams)
     return "conlleval" if violated else scheme
 
 
 METRICS = (
-    ratio_metric("f1", "tags", "F1 of entities, strict under the scheme of the data", lambda case: case.strict,
+    ratio_metric("f1", "tags", "F1 of entities, strict under the scheme of the data", lambda inputs: inputs.strict,
                  RATIOS["f1"], requires="seqeval.scheme"),
-    ratio_metric("precision", "tags", "fraction of the predicted entities that are correct", lambda case: case.strict,
+    ratio_metric("precision", "tags", "fraction of the predicted entities that are correct",
+                 lambda inputs: inputs.strict,
                  RATIOS["precision"], requires="seqeval.scheme"),
-    ratio_metric("recall", "tags", "fraction of the gold entities that are predicted", lambda case: case.strict,
+    ratio_metric("recall", "tags", "fraction of the gold entities that are predicted", lambda inputs: inputs.strict,
                  RATIOS["recall"], requires="seqeval.scheme"),
-    ratio_metric("conll_f1", "tags", "F1 of entities as conlleval reads tags", lambda case: case.lenient,
+    ratio_metric("conll_f1", "tags", "F1 of entities as conlleval reads tags", lambda inputs: inputs.lenient,
                  RATIOS["f1"], requires="seqeval.metrics.sequence_labeling"),
-    ratio_metric("accuracy", "tags", "fraction of words with the correct tag", lambda case: case.word_counts,
+    ratio_metric("accuracy", "tags", "fraction of words with the correct tag", lambda inputs: inputs.word_counts,
                  lambda sums: safe_divide(sums[:, 0], sums[:, 1])),
 )

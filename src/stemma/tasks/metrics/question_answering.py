@@ -54,10 +54,10 @@ def cmrc(predicted: str, gold: Sequence[str]) -> Scores:
 
 
 def cjrc(predicted: str, gold: Sequence[str]) -> Scores:
-    letters, *others = ["".join(letter for letter in text.lower() if letter.isdigit() or letter.isalpha())
-                        for text in (predicted, *(gold or [""]))]
-    return (_best_leaving_one_out([float(letters == other) for other in others]),
-            _best_leaving_one_out([_character_f1(letters, other) for other in others]))
+    letters, *gold_letters = ["".join(letter for letter in text.lower() if letter.isdigit() or letter.isalpha())
+                              for text in (predicted, *(gold or [""]))]
+    return (_best_leaving_one_out([float(letters == answer) for answer in gold_letters]),
+            _best_leaving_one_out([_character_f1(letters, answer) for answer in gold_letters]))
 
 
 ANSWER_MATCHERS: dict[str, Callable[[str, Sequence[str]], Scores]] = {
@@ -118,18 +118,18 @@ def detect_answer_matching(gold: Sequence[Sequence[str]]) -> str:
 def squad2_summary(gold: Sequence[Sequence[str]], predicted: Sequence[str], **extras: Any) -> dict[str, float]:
     """The output of the official SQuAD 2.0 script, with its names (its `exact` is our `exact_match`): answerable and
     unanswerable questions separately, and the best thresholds if there are no-answer scores."""
-    case = metric_inputs(gold, predicted, **extras)
-    exact, f1 = case.with_threshold(case.exact), case.with_threshold(case.f1)
+    inputs = metric_inputs(gold, predicted, **extras)
+    exact, f1 = inputs.with_threshold(inputs.exact), inputs.with_threshold(inputs.f1)
     table: dict[str, float] = {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean()),
                                "total": len(exact)}
-    if not case.answerable.all():
-        for name, mask in (("HasAns", case.answerable), ("NoAns", ~case.answerable)):
+    if not inputs.answerable.all():
+        for name, mask in (("HasAns", inputs.answerable), ("NoAns", ~inputs.answerable)):
             if mask.any():
                 table |= {f"{name}_exact": 100 * float(exact[mask].mean()),
                           f"{name}_f1": 100 * float(f1[mask].mean()), f"{name}_total": int(mask.sum())}
-    if case.no_answer is not None:
-        for name, scores in (("exact", case.exact), ("f1", case.f1)):
-            table[f"best_{name}"], table[f"best_{name}_thresh"] = best_threshold(case, scores)
+    if inputs.no_answer is not None:
+        for name, scores in (("exact", inputs.exact), ("f1", inputs.f1)):
+            table[f"best_{name}"], table[f"best_{name}_thresh"] = best_threshold(inputs, scores)
     return table
 
 
@@ -184,7 +184,7 @@ def _best_leaving_one_out(scores: list[float]) -> float:
 
 METRICS = (
     mean_metric("exact_match", "spans", "fraction of answers that match a gold answer, in percent",
-                lambda case: case.with_threshold(case.exact), scale=100),
+                lambda inputs: inputs.with_threshold(inputs.exact), scale=100),
     mean_metric("f1", "spans", "mean word overlap with the best matching gold answer, in percent",
-                lambda case: case.with_threshold(case.f1), scale=100),
+                lambda inputs: inputs.with_threshold(inputs.f1), scale=100),
 )

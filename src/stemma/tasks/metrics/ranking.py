@@ -42,7 +42,7 @@ def metric_inputs(gold: Sequence[Any], predicted: Sequence[float], *, groups: Se
                         "query of each.")
     relevant = require_finite(gold, "grades") >= 1
     scores = require_finite(predicted, "scores")
-    # a greater tie key ranks higher: see the rules above
+    # candidates with equal scores are sorted by descending tie key: see the rules above
     ties: Sequence[Any] = [candidate_id.encode() for candidate_id in ids] if ids is not None else (~relevant).tolist()
     queries: dict[str | None, list[int]] = {}
     for index, group in enumerate(groups):
@@ -59,9 +59,9 @@ def metric_inputs(gold: Sequence[Any], predicted: Sequence[float], *, groups: Se
 
 METRICS = (
     mean_metric("map", "scores", "mean average precision of the relevant candidates",
-                lambda case: case.average_precision),
+                lambda inputs: inputs.average_precision),
     mean_metric("mrr", "scores", "mean reciprocal rank of the first relevant candidate",
-                lambda case: case.reciprocal_rank),
+                lambda inputs: inputs.reciprocal_rank),
     mean_metric("precision_at_1", "scores", "fraction of queries whose top candidate is relevant",
-                lambda case: case.precision_at_1),
+                lambda inputs: inputs.precision_at_1),
 )

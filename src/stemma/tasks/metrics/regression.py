@@ -39,34 +39,34 @@ def require_finite(values: Sequence[object], what: str) -> NDArray[np.float64]:
     return numbers
 
 
-def pearson(case: NumberInputs) -> float:
-    return _correlation(case, "pearsonr")
+def pearson(inputs: NumberInputs) -> float:
+    return _correlation(inputs, "pearsonr")
 
 
-def spearman(case: NumberInputs) -> float:
-    return _correlation(case, "spearmanr")
+def spearman(inputs: NumberInputs) -> float:
+    return _correlation(inputs, "spearmanr")
 
 
-def squared_errors(case: NumberInputs) -> NDArray[np.float64]:
-    return (case.gold - case.predicted) ** 2
+def squared_errors(inputs: NumberInputs) -> NDArray[np.float64]:
+    return (inputs.gold - inputs.predicted) ** 2
 
 
-def _correlation(case: NumberInputs, method: str) -> float:
-    if np.ptp(case.gold) == 0 or np.ptp(case.predicted) == 0:
+def _correlation(inputs: NumberInputs, method: str) -> float:
+    if np.ptp(inputs.gold) == 0 or np.ptp(inputs.predicted) == 0:
         return 0.0
-    return float(getattr(optional_import("scipy.stats"), method)(case.gold, case.predicted).statistic)
+    return float(getattr(optional_import("scipy.stats"), method)(inputs.gold, inputs.predicted).statistic)
 
 
-def bootstrap_pearson(case: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    return np.concatenate([_pearson_of_rows(case.gold[sample], case.predicted[sample])
-                           for sample in bootstrap_indices(len(case.gold), rng, rounds)])
+def bootstrap_pearson(inputs: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
+    return np.concatenate([_pearson_of_rows(inputs.gold[sample], inputs.predicted[sample])
+                           for sample in bootstrap_indices(len(inputs.gold), rng, rounds)])
 
 
-def bootstrap_spearman(case: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
+def bootstrap_spearman(inputs: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
     """Ranks depend on the whole sample, so they are computed in each round."""
     rank = optional_import("scipy.stats").rankdata
-    return np.concatenate([_pearson_of_rows(rank(case.gold[sample], axis=1), rank(case.predicted[sample], axis=1))
-                           for sample in bootstrap_indices(len(case.gold), rng, rounds)])
+    return np.concatenate([_pearson_of_rows(rank(inputs.gold[sample], axis=1), rank(inputs.predicted[sample], axis=1))
+                           for sample in bootstrap_indices(len(inputs.gold), rng, rounds)])
 
 
 def _pearson_of_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -34,21 +34,21 @@ def metric_inputs(gold: Sequence[str | Sequence[str]], predicted: Sequence[str],
     return TextInputs(list(predicted), references, tokenize or ("zh" if chinese else "13a"))
 
 
-def bleu(case: TextInputs) -> float:
-    return float(translation_scores(case.predicted, case.references(), tokenize=case.tokenize)["bleu"]["score"])
+def bleu(inputs: TextInputs) -> float:
+    return float(translation_scores(inputs.predicted, inputs.references(), tokenize=inputs.tokenize)["bleu"]["score"])
 
 
-def chrf(case: TextInputs) -> float:
-    return float(translation_scores(case.predicted, case.references(), tokenize=case.tokenize)["chrf"]["score"])
+def chrf(inputs: TextInputs) -> float:
+    return float(translation_scores(inputs.predicted, inputs.references(), tokenize=inputs.tokenize)["chrf"]["score"])
 
 
-def rouge_l(case: TextInputs) -> float:
-    return float(summary_scores(case.predicted, case.references())["rougeL"])
+def rouge_l(inputs: TextInputs) -> float:
+    return float(summary_scores(inputs.predicted, inputs.references())["rougeL"])
 
 
-def matches_reference(case: TextInputs) -> np.ndarray:
+def matches_reference(inputs: TextInputs) -> np.ndarray:
     return np.array([text.strip() in [reference.strip() for reference in references]
-                     for text, references in zip(case.predicted, case.gold, strict=True)], dtype=np.float64)
+                     for text, references in zip(inputs.predicted, inputs.gold, strict=True)], dtype=np.float64)
 
 
 METRICS = (

@@ -53,12 +53,12 @@ class SequenceObjective(TaskObjective):
 
     def logits(self, network: Network, output: NetworkOutput, batch: Batch) -> Tensor:
         """(sequences, classes)"""
-        head, text, spec = network.head(self.name), output[self.stack], self._head_specs[self.name]
+        head, hidden, spec = network.head(self.name), output[self.stack], self._head_specs[self.name]
         if isinstance(spec, FeatureHead):
             return head(output.all_hidden_states(self.stack), batch.lengths)
         if isinstance(spec, ClassHead):
-            return head(network.pool(text)).float()
-        return head(text, batch.lengths).float()
+            return head(network.pool(hidden)).float()
+        return head(hidden, batch.lengths).float()
 
     def order_summed_logits(self, network: Network, output: NetworkOutput, batch: Batch) -> Tensor:
         """(examples, classes) logits, summed over the text orders."""

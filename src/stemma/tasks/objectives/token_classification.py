@@ -115,8 +115,8 @@ def first_subtokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
     """(words,) index of the first token of each word, for words joined by spaces; -1 if the word has none. A token may
     include the space before its word, so the first token that ends inside the word counts."""
     lengths = np.array([len(word) for word in words], np.int64)
-    begins = np.cumsum(lengths + 1) - lengths - 1
-    token = np.searchsorted(offsets[:, 1], begins, side="right")
+    word_starts = np.cumsum(lengths + 1) - lengths - 1
+    token = np.searchsorted(offsets[:, 1], word_starts, side="right")
     inside = token < len(offsets)
-    starts = offsets[np.minimum(token, len(offsets) - 1), 0] if len(offsets) else begins
-    return np.where(inside & (starts < begins + lengths), token, -1)
+    token_starts = offsets[np.minimum(token, len(offsets) - 1), 0] if len(offsets) else word_starts
+    return np.where(inside & (token_starts < word_starts + lengths), token, -1)

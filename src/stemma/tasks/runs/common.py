@@ -40,12 +40,12 @@ def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[ob
         from stemma.tasks.pipeline.pipeline import resume as resume_pipeline
 
         return resume_pipeline(out, show=show)
-    _, plan = read_run(Path(out))
-    if plan.task is None:
+    _, run_config = read_run(Path(out))
+    if run_config.task is None:
         return pretrain.resume(out, show_progress=show)
-    kind = FinetuneSpec.from_run_config(plan).kind
+    kind = FinetuneSpec.from_run_config(run_config).kind
     if kind != MULTITASK:
-        return task_kind(kind).resume(Path(out), plan, show)
+        return task_kind(kind).resume(Path(out), run_config, show)
     from stemma.tasks.runs.multitask import run_to_end
 
     if (result := finished_result(Path(out))) is not None:
@@ -58,7 +58,7 @@ def with_finetuning_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Rec
     """The recipe with the overrides of [finetuning] applied, and the other overrides, which are applied later and take
     precedence. On an error nothing is applied, so that all errors are reported together."""
     section = [change for change in changes if change.partition("=")[2 if change.startswith("remove=") else 0].strip()
-            .startswith(f"{SECTION}.")]
+               .startswith(f"{SECTION}.")]
     try:
         return recipe.with_overrides(section), [change for change in changes if change not in section]
     except UserError:
@@ -92,7 +92,7 @@ def pretraining_only_keys(settings: RecipeSettings) -> list[str]:
     batches of small data sets vary too much."""
     fields = TrainingSettings.model_fields
     task_keys = [f"training.{key}" for key in TrainingSettings.task_keys
-              if getattr(settings.training, key) != fields[key].default]
+                 if getattr(settings.training, key) != fields[key].default]
     values = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
               "training.spike_factor": settings.training.spike_factor}
     return [key for key, value in values.items() if value is not None] + task_keys
@@ -118,9 +118,9 @@ class TrainingLength:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join(f'--{name}' for name in given)} exclude each other; give one of them.")
+        limits = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
+        if len(limits) > 1:
+            raise UserError(f"{' and '.join(f'--{name}' for name in limits)} exclude each other; give one of them.")
         if self.epochs is not None and not 0 < self.epochs < math.inf:
             raise UserError(f"--epochs must be a number greater than 0, not {self.epochs:g}.")
         Budget.from_options(self.steps, None, self.minutes, 1)
@@ -131,8 +131,8 @@ class TrainingLength:
         finetuning = recipe.settings.finetuning
         steps = self.steps or max(1, math.ceil(steps_per_epoch * (self.epochs or finetuning.epochs)))
         changes = {"training.steps": steps, "training.warmup_steps": int(finetuning.warmup * steps),
-                "training.validate_every": min(steps_per_epoch, steps),
-                "training.checkpoint_every": min(steps_per_epoch, steps)}
+                   "training.validate_every": min(steps_per_epoch, steps),
+                   "training.checkpoint_every": min(steps_per_epoch, steps)}
         changes = {key: value for key, value in changes.items() if key not in overridden}
         if recipe.settings.training.unfreeze == "epoch":
             changes["training.unfreeze"] = steps_per_epoch

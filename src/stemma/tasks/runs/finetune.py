@@ -156,14 +156,14 @@ def save_run_inputs(folder: Path, model: Model,
 def finetune_recipe(model: Model, overrides: Sequence[str] = (),
                     task_overrides: Mapping[str, object] | None = None) -> Recipe:
     """The model's recipe with [finetuning] applied, then `task_overrides`, then the command-line `overrides`."""
-    recipe, rest = with_finetuning_choices(model.recipe, overrides)
+    recipe, other_changes = with_finetuning_choices(model.recipe, overrides)
     settings = recipe.settings
     changes = {"tokenizer.vocab_size": vocab_size_for(model), "training.batch_size": BATCH_SIZE,
                **finetune_overrides(settings), **(task_overrides or {})}
-    frozen = {**changes, **flatten(parse_changes(rest)[0])}.get("training.frozen")
+    frozen = {**changes, **flatten(parse_changes(other_changes)[0])}.get("training.frozen")
     if frozen not in ("all", settings.network.total_layers + 1):  # no decay if all layers are frozen
         changes |= layer_decay_overrides(settings)
-    return recipe.with_changes(changes, ORIGIN).with_overrides(rest)
+    return recipe.with_changes(changes, ORIGIN).with_overrides(other_changes)
 
 
 def encoder_only_recipe(recipe: Recipe) -> Recipe:
@@ -183,7 +183,7 @@ def vocab_size_for(model: Model) -> int:
 def read_splits(task: TaskArguments, reading: TextReadingOptions) -> dict[str, list[Example]]:
     """Read and check the examples of each split; report label counts and train/test overlap."""
     examples = {split: read_examples(task.name, task.files[split], columns=task.columns, encoding=reading.encoding,
-                                    errors=reading.errors) if split in task.files else []
+                                     errors=reading.errors) if split in task.files else []
                 for split in SPLITS}
     for split in ("train", "dev"):
         check_labelled(examples[split], str(task.files.get(split)))

@@ -55,29 +55,29 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
 
 def train_and_score(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and save."""
-    recipe, plan = read_run(run)
-    spec = HeadFinetuneSpec.from_run_config(plan)
+    recipe, run_config = read_run(run)
+    spec = HeadFinetuneSpec.from_run_config(run_config)
     tokenizer, task_configs = Tokenizer.load(run / TOKENIZER), spec.parse_task_configs()
-    torch.manual_seed(plan.seed)
+    torch.manual_seed(run_config.seed)
     network = Network(recipe.settings.network, spec.vocabulary, task_head_specs(task_configs))
     if latest_checkpoint(run) is None:
-        load_start_weights(plan.start or "", network, task_configs, recipe.settings.training.fresh)
+        load_start_weights(run_config.start or "", network, task_configs, recipe.settings.training.fresh)
         network.start_inputs(tokenizer, network.state_dict())  # the task may add tokens
     model = Model(recipe, tokenizer, network, task_configs=task_configs)
-    objectives = {name: build_task_objective(task_config, input_encoder_for(task_config, tokenizer), plan.seed)
-                for name, task_config in task_configs.items()}
+    objectives = {name: build_task_objective(task_config, input_encoder_for(task_config, tokenizer), run_config.seed)
+                  for name, task_config in task_configs.items()}
     examples = {name: {split: read_split(run, split, task_config) for split in SPLITS}
                 for name, task_config in task_configs.items()}
     datasets = [task_dataset(objectives[name], examples[name], spec.batch_size) for name in task_configs]
     max_length = max(task_config.longest for task_config in task_configs.values())
-    loader = FinetuneLoader(model, datasets, plan.seed, max_length)
-    trainer = Trainer(run, recipe, loader, network, plan.budget, plan.seed, plan.tensorboard, show,
-                   dev_scorer(model, task_configs, objectives, examples))
+    loader = FinetuneLoader(model, datasets, run_config.seed, max_length)
+    trainer = Trainer(run, recipe, loader, network, run_config.budget, run_config.seed, run_config.tensorboard, show,
+                      dev_scorer(model, task_configs, objectives, examples))
     if show:
         logger.info(f"{recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                     f"{pluralize(sum(len(dataset.train) for dataset in datasets), 'example')} · "
                     f"{str(trainer.precision).removeprefix('torch.')} on {pluralize(trainer.threads, 'core')}")
-    result = {"run": str(run), "task": spec.kind, "model": plan.start, **trainer.train()}
+    result = {"run": str(run), "task": spec.kind, "model": run_config.start, **trainer.train()}
     network.eval()
     metrics: dict[str, Any] = {}
     for name, task_config in task_configs.items():
@@ -117,9 +117,9 @@ def load_start_weights(start: str, network: Network, task_configs: Mapping[str, 
         raise UserError(f"{start} lacks weights of the network itself ({missing[0]}); it cannot be fine-tuned.")
 
 
-def _same_task(task_config: TaskConfig, before: TaskConfig | None) -> bool:
-    """Whether a head trained for `before` can be reused."""
-    return before is not None and (before.kind, before.labels, dict(before.heads)) == (
+def _same_task(task_config: TaskConfig, previous: TaskConfig | None) -> bool:
+    """Whether a head that was trained for the `previous` task can be reused."""
+    return previous is not None and (previous.kind, previous.labels, dict(previous.heads)) == (
         task_config.kind, task_config.labels, dict(task_config.heads))
 
 

@@ -24,10 +24,10 @@ class FinetuneSpec:
     changes: list[str]  # KEY=VALUE overrides
 
     @classmethod
-    def from_run_config(cls, plan: RunConfig) -> Self:
-        assert plan.task is not None
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in plan.task.items() if key in known})
+    def from_run_config(cls, run_config: RunConfig) -> Self:
+        assert run_config.task is not None
+        names = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in run_config.task.items() if key in names})
 
     def to_json(self) -> dict[str, Any]:
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}

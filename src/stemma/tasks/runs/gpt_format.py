@@ -66,9 +66,9 @@ def with_gpt_tokens(model: Model) -> Model:
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)
                                 for token in SPECIAL_TOKENS.values()])
-    known = {key: tokenizer.id_to_token(tokenizer.special_token_ids[role]) for role, key in HF_TOKEN_KEYS.items()
-             if role in tokenizer.special_token_ids}
-    config: dict[str, Any] = {**known, **{HF_TOKEN_KEYS[role]: token for role, token in SPECIAL_TOKENS.items()}}
+    existing = {key: tokenizer.id_to_token(tokenizer.special_token_ids[role]) for role, key in HF_TOKEN_KEYS.items()
+                if role in tokenizer.special_token_ids}
+    config: dict[str, Any] = {**existing, **{HF_TOKEN_KEYS[role]: token for role, token in SPECIAL_TOKENS.items()}}
     return replace(model, tokenizer=Tokenizer(backend, {**config, "simplify": tokenizer.simplify}))
 
 

@@ -131,7 +131,8 @@ def _read_all(plan: MultitaskPlan, reading: TextReadingOptions) -> dict[str, Spl
             with about(name):
                 examples[name] = read_splits(_task_arguments(plan, name), reading)
         except UserError as error:
-            problems += [(f"tasks.{name}", error.message), *((f"  {where}", what) for where, what in error.problems)]
+            problems.append((f"tasks.{name}", error.message))
+            problems += [(f"  {location}", problem) for location, problem in error.problems]
     if problems:
         raise_problems(plan.path, problems)
     return examples
@@ -148,10 +149,10 @@ def _multitask_recipe(model: Model, plan: MultitaskPlan, overrides: Sequence[str
     settings = model.recipe.values["finetuning"]
     removed = [f"finetuning.{key}" for key in ("layer_decay", "layer_decay_top") if key in settings]
     shared = model.recipe.with_changes({"remove": removed, "finetuning": MT_DNN}, ORIGIN)
-    with_section, rest = with_finetuning_choices(shared, overrides)
+    with_section, other_changes = with_finetuning_choices(shared, overrides)
     recipe = finetune_recipe(replace(model, recipe=with_section))
     recipe = recipe.with_changes({"training": plan.training}, plan.path.name) if plan.training else recipe
-    return recipe.with_overrides(rest)
+    return recipe.with_overrides(other_changes)
 
 
 def _task_configs(plan: MultitaskPlan, examples: Mapping[str, Splits], model: Model, recipe: Recipe) -> \
@@ -207,8 +208,8 @@ def _finetune_single(run: Path, name: str, show: bool) -> dict[str, Any]:
 
 def _create_single_run(run: Path, name: str, run_folder: Path) -> None:
     """Create a run that starts from the shared weights and the trained head, with the examples of one task."""
-    recipe, plan = read_run(run)
-    spec = HeadFinetuneSpec.from_run_config(plan)
+    recipe, run_config = read_run(run)
+    spec = HeadFinetuneSpec.from_run_config(run_config)
     task_config = spec.parse_task_configs()[name]
     if recipe.settings.training.fresh:  # the top layers are trained by now
         recipe = recipe.with_changes({"training.fresh": 0}, ORIGIN)
@@ -221,5 +222,6 @@ def _create_single_run(run: Path, name: str, run_folder: Path) -> None:
             if examples := read_split(run, split, task_config):
                 finetune_run.write_jsonl(folder / split_file(split, task_config),
                                          [example_to_json(task_config, example) for example in examples])
-        replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=single_spec.to_json()).write(folder)
+        replace(run_config, budget=budget, start=str((run / MODEL).absolute()),
+                task=single_spec.to_json()).write(folder)
         write_file(folder / RECIPE, recipe.to_toml(registered_parts([task_config])))

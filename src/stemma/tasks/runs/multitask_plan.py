@@ -257,7 +257,7 @@ def _conflicts(entry: MultitaskEntry) -> Problems:
     try:
         check_metrics(kind, entry.metric)
     except UserError as error:
-        problems.append((".metric", " ".join([error.message, *(what for _, what in error.problems)])))
+        problems.append((".metric", " ".join([error.message, *(problem for _, problem in error.problems)])))
     if entry.columns and entry.dataset:
         problems.append((".columns", f"the columns of {entry.dataset} are known and cannot be renamed"))
     if entry.head == "san" and not head_task(kind).supports_san:

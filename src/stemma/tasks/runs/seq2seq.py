@@ -63,8 +63,8 @@ logger = logging.getLogger(__name__)
 
 # Pair templates by decoding mode. The end token marks the end of the source and teaches the model to stop. A
 # permutation LM has both texts in one segment, as in its cache.
-OBJECTIVES: dict[DecodingMode | None, str] = {"prefix": "A end B end", "next": "A end B end",
-                                            "permuted": "A separator B separator"}
+PAIR_TEMPLATES: dict[DecodingMode | None, str] = {"prefix": "A end B end", "next": "A end B end",
+                                                  "permuted": "A separator B separator"}
 ROWS = 16  # batch size for the longest pairs; shorter pairs make larger batches
 SMOOTHING = 0.1  # label smoothing
 HELD_OUT = ("dev", "test")
@@ -84,10 +84,10 @@ def finetune_seq2seq(start: str | Path, data: Seq2SeqData, out: str | Path, *, e
     TranslationOptions(beams=beams)
     _scores([""], [[""]])  # a missing library is reported before training
     model = open_model(start)
-    with_section, rest = with_finetuning_choices(model.recipe, changes)
+    with_section, other_changes = with_finetuning_choices(model.recipe, changes)
     recipe = seq2seq_recipe(replace(model, recipe=with_section), data.mixture)
     recipe = recipe.with_changes({"training": data.training}, data.origin) if data.training else recipe
-    recipe = recipe.with_overrides(rest)
+    recipe = recipe.with_overrides(other_changes)
     overridden = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
     with atomic_folder(run, overwrite, checksums=False) as folder:
         corpus = _build_corpus(data, model, folder, reading)
@@ -128,7 +128,7 @@ def seq2seq_recipe(model: Model, mixture: MixtureSettings | None = None) -> Reci
     name, objective = _objective(model)
     changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocab_size,
                                **{f"objective.{name}.{key}": value for key, value in objective.items()}}
-    if pair := OBJECTIVES.get(decoding_mode(recipe)):
+    if pair := PAIR_TEMPLATES.get(decoding_mode(recipe)):
         changes["corpus.pair"] = pair
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
@@ -145,9 +145,9 @@ def _objective(model: Model) -> tuple[str, dict[str, Any]]:
                   for name, task in recipe.settings.objective.items() if task.pair_finetuning_keys is not None}
     if mode == "decoder":
         # keep the settings of the pre-training objectives; the first objective takes precedence
-        stated = [keys for generation, _, keys in candidates.values()
-                  if generation is not None and generation.mode == mode]
-        merged = {key: value for keys in reversed(stated) for key, value in keys.items()}
+        pair_keys = [keys for generation, _, keys in candidates.values()
+                     if generation is not None and generation.mode == mode]
+        merged = {key: value for keys in reversed(pair_keys) for key, value in keys.items()}
         return merged["kind"], {"smoothing": SMOOTHING, **merged}
     if mode is None and (model.is_discriminator or recipe.settings.network.generator is not None):
         raise UserError(f"{recipe.label} is a discriminator and predicts no tokens, so it cannot learn to generate; "
@@ -182,21 +182,21 @@ def _pairs(sources: Sequence[PairSource], reading: TextReadingOptions) -> Iterat
 
 def _write_held_out(data: Seq2SeqData, folder: Path, reading: TextReadingOptions) -> None:
     """Write the held-out sources with all their references, and warn about overlap with the training pairs."""
-    held: set[tuple[str, str]] = set()
+    held_out: set[tuple[str, str]] = set()
     for split in HELD_OUT:
         lines = []
         for task in data.tasks:
             for source, pair in _pairs(getattr(task, split), reading):
                 lines.append({"task": task.name, "where": f"{display_name(Path(source.path))}, line {pair.line}",
                               "source": pair.source, "references": [pair.target, *pair.extra_targets]})
-                held.add((pair.source, pair.target))
+                held_out.add((pair.source, pair.target))
         if lines:
             _write_jsonl(folder / f"{split}.jsonl", lines)
-    overlap = held & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
-                    if (pair.source, pair.target) in held}
+    overlap = held_out & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
+                          if (pair.source, pair.target) in held_out}
     if overlap:
         logger.warning(
-            f"{len(overlap):,} of {len(held):,} held-out pairs also occur in the training set, so scores partly "
+            f"{len(overlap):,} of {len(held_out):,} held-out pairs also occur in the training set, so scores partly "
             "measure memorization; give others with --dev and --test.")
 
 
@@ -241,9 +241,9 @@ def _read_held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
             for name, file in files.items() if file.is_file() or has_checksum(file)}
 
 
-def score_seq2seq(run: Path, plan: RunConfig, model: Model, result: dict[str, Any]) -> dict[str, Any]:
+def score_seq2seq(run: Path, run_config: RunConfig, model: Model, result: dict[str, Any]) -> dict[str, Any]:
     """Generate outputs for the held-out sources, store them in dev.jsonl and test.jsonl, and compute the metrics."""
-    spec = Seq2SeqFinetuneSpec.from_run_config(plan)
+    spec = Seq2SeqFinetuneSpec.from_run_config(run_config)
     metrics: dict[str, Any] = {}
     for name, lines in _read_held_out(run).items():
         logger.info(f"generating outputs for {len(lines):,} sources of {name}, to be scored")
@@ -259,7 +259,7 @@ def score_seq2seq(run: Path, plan: RunConfig, model: Model, result: dict[str, An
         metrics[name] = loss | (next(iter(task_scores.values())) if len(spec.metrics) == 1
                                 else _combine_task_scores(task_scores, spec.metrics))
     examples_seen = result["steps"] / spec.steps_in_epoch * spec.pairs
-    return {"task": spec.kind, "model": plan.start, "metrics": metrics,
+    return {"task": spec.kind, "model": run_config.start, "metrics": metrics,
             "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
 
 

@@ -53,7 +53,7 @@ REPORTED_KEYS = ("metrics", "steps", "best_step", "seconds")  # of each trial
 
 @dataclass(frozen=True)
 class Sweep:
-    """The grid: every learning rate with every seed. Without rates, the learning rate of the recipe."""
+    """The grid: every learning rate (default: that of the recipe) with every seed."""
 
     rates: tuple[float, ...] = ()
     restarts: int = 1
@@ -107,25 +107,25 @@ class SweepRun:
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     """Run the remaining trials, select the best, and publish it as the result of the run."""
-    recipe, plan = read_run(run)
-    spec = HeadFinetuneSpec.from_run_config(plan)
+    recipe, run_config = read_run(run)
+    spec = HeadFinetuneSpec.from_run_config(run_config)
     task_config = next(iter(spec.parse_task_configs().values()))
-    planned, done = planned_runs(run, recipe, plan), []
-    for number, trial in enumerate(planned, 1):
-        done.append(run_one(run, trial, recipe, plan, show))
-        result = done[-1].result
+    planned, finished = planned_runs(run, recipe, run_config), []
+    for trial_number, trial in enumerate(planned, 1):
+        finished.append(run_one(run, trial, recipe, run_config, show))
+        result = finished[-1].result
         outcome = "diverged" if result is None else _format_metrics(task_config, result["metrics"]["dev"])
-        logger.info(f"{number} of {len(planned)} · learning rate {trial.learning_rate:g}, seed {trial.seed} · "
+        logger.info(f"{trial_number} of {len(planned)} · learning rate {trial.learning_rate:g}, seed {trial.seed} · "
                     f"dev: {outcome}")
-    groups = group_by_learning_rate(done)
-    if not any(trial.result for trial in done):
-        raise UserError(f"the loss diverged in all {len(done)} trials; start again with lower --rates, or a lower "
+    groups = group_by_learning_rate(finished)
+    if not any(trial.result for trial in finished):
+        raise UserError(f"the loss diverged in all {len(finished)} trials; start again with lower --rates, or a lower "
                         "training.learning_rate.")
     summary = [summarize_learning_rate(task_config, group) for group in groups]
     group = max(groups, key=lambda group: _rank(task_config, group))
     best = max((trial for trial in group if trial.result), key=lambda trial: _selection_score(task_config, trial))
     assert best.result is not None
-    result = {**best.result, "run": str(run), "trials": [trial.summary() for trial in done], "rates": summary,
+    result = {**best.result, "run": str(run), "trials": [trial.summary() for trial in finished], "rates": summary,
               "chosen": {"trial": best.folder.name, "rate": best.learning_rate, "seed": best.seed}}
     for line in summary:
         logger.info(_format_summary(task_config, line))
@@ -137,19 +137,19 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     return result
 
 
-def planned_runs(run: Path, recipe: Recipe, plan: RunConfig) -> list[SweepRun]:
+def planned_runs(run: Path, recipe: Recipe, run_config: RunConfig) -> list[SweepRun]:
     """The trials of the grid."""
-    sweep = HeadFinetuneSpec.from_run_config(plan).trials
+    sweep = HeadFinetuneSpec.from_run_config(run_config).trials
     assert sweep is not None
     rates = sweep["rates"] or [recipe.settings.training.learning_rate]
     return [SweepRun(run / FOLDER / f"rate-{rate}-seed-{seed}", rate, seed)
-            for rate in rates for seed in range(plan.seed, plan.seed + sweep["restarts"])]
+            for rate in rates for seed in range(run_config.seed, run_config.seed + sweep["restarts"])]
 
 
-def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig, show: bool) -> SweepRun:
+def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, run_config: RunConfig, show: bool) -> SweepRun:
     """Start or resume a trial; returns it with its result."""
     if not sweep_run.folder.is_dir():
-        create_run(run, sweep_run, recipe, plan)
+        create_run(run, sweep_run, recipe, run_config)
     result = read_result(sweep_run.folder, f"delete {sweep_run.folder}, and `stemma resume {run}` tries it again.")
     try:
         if result is None:
@@ -164,9 +164,9 @@ def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig, sho
     return replace(sweep_run, result=result)
 
 
-def create_run(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig) -> None:
+def create_run(run: Path, sweep_run: SweepRun, recipe: Recipe, run_config: RunConfig) -> None:
     """Create the run folder of a trial: the same examples with another learning rate or seed."""
-    spec = replace(HeadFinetuneSpec.from_run_config(plan), trials=None)
+    spec = replace(HeadFinetuneSpec.from_run_config(run_config), trials=None)
     task_configs = spec.parse_task_configs().values()
     if sweep_run.folder.parent.is_dir():
         remove_leftovers(sweep_run.folder.parent)
@@ -177,7 +177,7 @@ def create_run(run: Path, sweep_run: SweepRun, recipe: Recipe, plan: RunConfig) 
                 if (run / file).is_file():
                     verify_file(run / file, "bring it back, or start the fine-tune again in another folder.")
                     shutil.copyfile(run / file, folder / file)
-        replace(plan, seed=sweep_run.seed, task=spec.to_json()).write(folder)
+        replace(run_config, seed=sweep_run.seed, task=spec.to_json()).write(folder)
         if sweep_run.learning_rate != recipe.settings.training.learning_rate:
             recipe = recipe.with_changes({"training.learning_rate": sweep_run.learning_rate}, COMMAND_LINE)
         write_file(folder / RECIPE, recipe.to_toml(registered_parts(task_configs)))
@@ -239,8 +239,8 @@ def score_ensemble(run: Path, task_config: TaskConfig, members: Sequence[Path]) 
         model = load(folder / MODEL, choose_device())
         for split, encoded in items.items():
             outputs = model_outputs(model, objective, encoded)
-            before = sums.get(split, [np.zeros_like(output) for output in outputs])
-            sums[split] = [total + output for total, output in zip(before, outputs, strict=True)]
+            previous = sums.get(split, [np.zeros_like(output) for output in outputs])
+            sums[split] = [total + output for total, output in zip(previous, outputs, strict=True)]
     metrics: dict[str, Any] = {"members": len(members)}
     kind = head_task(task_config.kind)
     options = task_config.values

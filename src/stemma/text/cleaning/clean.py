@@ -51,10 +51,10 @@ class Cleaner:
         self.datatrove_filters = datatrove_filters(also)
         self.documents = self.characters = 0
         self.lines, self.texts = HashCounts(), HashCounts()
-        numbers = rules.model_dump()
-        last_steps = {name: numbers.pop(name) for name in ("line_documents", "near_duplicates")}
+        thresholds = rules.model_dump()
+        last_steps = {name: thresholds.pop(name) for name in ("line_documents", "near_duplicates")}
         settings = {"normalise": None, "empty": None, "exact_duplicates": None,
-                    **({"language": list(languages)} if languages else {}), **numbers, **dict.fromkeys(also),
+                    **({"language": list(languages)} if languages else {}), **thresholds, **dict.fromkeys(also),
                     **{name: value for name, value in last_steps.items() if value}}
         self.steps = {name: FilterStats(setting) for name, setting in settings.items()}
 
@@ -122,30 +122,30 @@ def clean(
     cleaner = Cleaner(rules or CleaningRules(), languages, also, show)
     threshold = cleaner.rules.near_duplicates
     passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     make_folder(out.parent)
-    with atomic_file(out) as final, tempfile.TemporaryFile(dir=out.parent) as waiting:
-        writer = DocumentWriter(waiting if threshold else final, out.suffix.lower(), documents)
-        near = NearDuplicates(threshold) if threshold else None
+    with atomic_file(out) as target, tempfile.TemporaryFile(dir=out.parent) as temporary:
+        writer = DocumentWriter(temporary if threshold else target, out.suffix.lower(), documents)
+        near_duplicates = NearDuplicates(threshold) if threshold else None
         lengths = array("q")
         for raw in whole_documents(passages):
             text = cleaner.clean(raw)
             if text is not None:
                 writer.write(text)
                 lengths.append(len(text))
-                if near:
-                    near.add(text)
+                if near_duplicates:
+                    near_duplicates.add(text)
             if progress:
                 progress(cleaner.characters)
-        if near and lengths:
-            _copy_without_duplicates(waiting, final, near, cleaner, writer.ends, lengths)
+        if near_duplicates and lengths:
+            _copy_without_duplicates(temporary, target, near_duplicates, cleaner, writer.ends, lengths)
         steps = cleaner.steps
-        duplicates = steps["near_duplicates"] if near else FilterStats(None)
+        duplicates = steps["near_duplicates"] if near_duplicates else FilterStats(None)
         if len(lengths) == duplicates.documents:
-            most = max((name for name in steps if name != "normalise"), key=lambda name: steps[name].documents)
-            raise UserError(f"nothing is left of {cleaner.documents:,} documents; most fell to {most} "
-                            f"({steps[most].documents:,}): look at them with --show 5, and loosen it with --set.")
-        seconds = time.perf_counter() - began
+            largest = max((name for name in steps if name != "normalise"), key=lambda name: steps[name].documents)
+            raise UserError(f"nothing is left of {cleaner.documents:,} documents; most fell to {largest} "
+                            f"({steps[largest].documents:,}): look at them with --show 5, and loosen it with --set.")
+        seconds = time.perf_counter() - start_time
     return {
         "out": str(out), "documents_in": cleaner.documents, "documents_out": len(lengths) - duplicates.documents,
         "characters_in": cleaner.characters, "characters_out": sum(lengths) - duplicates.characters,

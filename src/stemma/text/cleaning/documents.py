@@ -44,7 +44,7 @@ class DocumentWriter:
         self.file = file
         self.json = suffix in JSON_LINES
         # A document must not contain the separator: a blank line, or any line end if each document is a line.
-        self.inside, self.after = (" ", "\n") if documents == "line" else ("\n", "\n\n")
+        self._line_end, self._separator = (" ", "\n") if documents == "line" else ("\n", "\n\n")
         self.ends = array("q")
 
     def write(self, text: str) -> None:
@@ -52,7 +52,7 @@ class DocumentWriter:
         self.ends.append((self.ends[-1] if self.ends else 0) + self.file.write(line.encode()))
 
     def _plain(self, text: str) -> str:
-        return LINE_ENDS.sub(self.inside, text.strip()) + self.after
+        return LINE_ENDS.sub(self._line_end, text.strip()) + self._separator
 
 
 def check_output(out: Path, overwrite: bool) -> None:

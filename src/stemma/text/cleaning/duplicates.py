@@ -57,37 +57,37 @@ class NearDuplicates:
         self.threshold = threshold
         self.rows = band_rows(threshold)
         self.bands = NUM_HASHES // self.rows
-        self._low = bytearray()
-        self._keys = bytearray()
+        self._low_bytes = bytearray()  # the lowest byte of each minimum
+        self._keys = bytearray()  # a hash of each band
 
     def add(self, text: str) -> None:
         minima = signature(text)
-        self._low += minima.astype(np.uint8).tobytes()
+        self._low_bytes += minima.astype(np.uint8).tobytes()
         banded = minima[: self.bands * self.rows].reshape(self.bands, self.rows)
         self._keys += (banded @ FACTORS[: self.rows]).tobytes()  # modulo 2^64: a hash per band
 
     def duplicate_of(self) -> np.ndarray:
         """(documents,) index of an earlier near-duplicate, or -1. Chains count: the earlier document may itself be a
         near-duplicate."""
-        low = np.frombuffer(self._low, np.uint8).reshape(-1, NUM_HASHES)
+        low = np.frombuffer(self._low_bytes, np.uint8).reshape(-1, NUM_HASHES)
         keys = np.frombuffer(self._keys, np.uint64).reshape(-1, self.bands)
         parent = np.full(len(low), -1, np.int64)
         for band in range(self.bands):
             order = np.argsort(keys[:, band], kind="stable")  # documents with equal keys stay in order
             ranked = keys[order, band]
             starts = np.concatenate([[True], ranked[1:] != ranked[:-1]])
-            head = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
-            before = np.concatenate([order[:1], order[:-1]])
-            for other in (head, before):  # the first document of the bucket, and the previous one
+            first = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]]
+            previous = np.concatenate([order[:1], order[:-1]])
+            for other in (first, previous):  # the first document of the bucket, and the previous one
                 later = ~starts & (parent[order] < 0)
                 pairs = order[later], other[later]
-                similar = np.concatenate([self._similarity(low, pairs[0][at : at + 65_536], pairs[1][at : at + 65_536])
-                                          for at in range(0, max(1, len(pairs[0])), 65_536)])
+                blocks = (slice(start, start + 65_536) for start in range(0, max(1, len(pairs[0])), 65_536))
+                similar = np.concatenate([self._similarity(low, pairs[0][block], pairs[1][block]) for block in blocks])
                 parent[pairs[0][similar]] = pairs[1][similar]
         return parent
 
-    def _similarity(self, low: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        equal: NDArray[np.float64] = (low[one] == low[other]).mean(axis=1)
+    def _similarity(self, low: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        equal: NDArray[np.float64] = (low[first] == low[second]).mean(axis=1)
         by_chance = 1 / 256  # probability that two random bytes are equal
         return (equal - by_chance) / (1 - by_chance) >= self.threshold
 
@@ -97,7 +97,7 @@ def signature(text: str) -> np.ndarray:
     hashes = word_hashes(normalized_words(text))
     ngrams = ngram_hashes(hashes, min(SHINGLE_WORDS, max(1, len(hashes))))
     minima = np.full(NUM_HASHES, np.iinfo(np.uint64).max)
-    for at in range(0, len(ngrams), CHUNK):
-        table = ngrams[at : at + CHUNK, None] * FACTORS + OFFSETS  # (n-grams, 128), modulo 2^64
+    for first in range(0, len(ngrams), CHUNK):
+        table = ngrams[first : first + CHUNK, None] * FACTORS + OFFSETS  # (n-grams, 128), modulo 2^64
         np.minimum(minima, table.min(axis=0), out=minima)
     return mix_bits(minima)  # minima are small numbers; after mixing, any byte of them can be used

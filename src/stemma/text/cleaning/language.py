@@ -52,16 +52,16 @@ FUNCTION_WORDS = {
 LANGUAGES = sorted({*FUNCTION_WORDS, *BY_SCRIPT.values(), "ru", "uk"})
 
 
-def _shares() -> dict[str, dict[str, float]]:
+def _word_weights() -> dict[str, dict[str, float]]:
     """Word -> language -> weight; the weights of a word sum to one."""
-    owners: dict[str, list[str]] = {}
+    languages_by_word: dict[str, list[str]] = {}
     for language, words in FUNCTION_WORDS.items():
         for word in dict.fromkeys(words.split()):
-            owners.setdefault(word, []).append(language)
-    return {word: dict.fromkeys(languages, 1 / len(languages)) for word, languages in owners.items()}
+            languages_by_word.setdefault(word, []).append(language)
+    return {word: dict.fromkeys(languages, 1 / len(languages)) for word, languages in languages_by_word.items()}
 
 
-SHARES = _shares()
+WORD_WEIGHTS = _word_weights()
 
 
 def identify(text: str) -> str | None:
@@ -79,9 +79,9 @@ def identify(text: str) -> str | None:
         return BY_SCRIPT[script]
     words = normalized_words(sample)
     scores: dict[str, float] = {}
-    for word, times in Counter(words).items():
-        for language, share in SHARES.get(word, {}).items():
-            scores[language] = scores.get(language, 0.0) + times * share
+    for word, count in Counter(words).items():
+        for language, weight in WORD_WEIGHTS.get(word, {}).items():
+            scores[language] = scores.get(language, 0.0) + count * weight
     best = max(scores.values(), default=0.0)
     winners = [language for language, score in scores.items() if score == best]
     return winners[0] if len(winners) == 1 and best >= MIN_CONFIDENCE * len(words) else None

@@ -69,8 +69,8 @@ def load_rules(file: Path | None = None, changes: Sequence[str] = ()) -> Cleanin
     if rules.min_words > rules.max_words:
         problems.append(Problem("min_words", rules.min_words, f"is more than max_words = {rules.max_words}"))
     if problems:
-        known = ", ".join(CleaningRules.model_fields)
-        raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the rules (they are {known})",
+        names = ", ".join(CleaningRules.model_fields)
+        raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the rules (they are {names})",
                         [(problem.location, problem.message) for problem in problems])
     return rules
 
