@@ -60,7 +60,7 @@ def main() -> None:
     for attention in (200, 400, 800, 1800, 2800, 3800):
         plain = build("gpt@mini", f"network.position.maximum={attention}")
         with_memory = build("transformer-xl@mini", "network.embedding.cutoffs=[]", "network.memory.start=empty",
-                            f"network.memory.evaluation={attention}")
+                            f"network.memory.eval_length={attention}")
         state = None
         while state is None or state.length < attention:  # fill the memory
             _, state = time_segments(with_memory, state, 1)

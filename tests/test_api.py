@@ -209,7 +209,7 @@ def test_a_recipe_has_its_parent_origins_and_changes():
     recipe = stemma.recipe("bert@base")
     assert (recipe.name, recipe.size, recipe.parent) == ("bert", "base", "transformer")
     assert recipe.origin["objective.masked_lm.rate"] == "bert"
-    assert recipe.origin["network.norm.place"] == "transformer"
+    assert recipe.origin["network.norm.placement"] == "transformer"
     changes = {change.key: (change.before, change.after) for change in recipe.diff("transformer")}
     assert changes["network.activation"] == ("relu", "gelu")
     assert changes["network.decoder"][1] is None

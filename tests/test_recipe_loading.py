@@ -199,14 +199,14 @@ def test_an_invalid_size_is_reported(tmp_path):
 
 def test_overrides_are_toml_values_or_bare_words():
     changed = recipe_loading.recipe("bert@tiny", [
-        "training.learning_rate=3e-4", "network.norm.place=pre", "network.dropout=.2", "tokenizer.lowercase=false",
+        "training.learning_rate=3e-4", "network.norm.placement=pre", "network.dropout=.2", "tokenizer.lowercase=false",
         'corpus.single="A separator"', "training.batch_size=8", "training.batch_size=16"])
     settings = changed.settings
-    assert settings.training.learning_rate == 3e-4 and settings.network.norm.place == "pre"
+    assert settings.training.learning_rate == 3e-4 and settings.network.norm.placement == "pre"
     assert settings.network.dropout == 0.2 and settings.tokenizer.lowercase is False
     assert settings.corpus.single == "A separator"
     assert settings.training.batch_size == 16  # the last one counts, as on every command line
-    assert changed.origin["network.norm.place"] == "command line"
+    assert changed.origin["network.norm.placement"] == "command line"
 
 
 def test_a_kind_and_its_keys_can_be_overridden_in_any_order():
@@ -349,7 +349,7 @@ def test_with_changes_replaces_tables_and_does_not_modify_the_recipe():
 
 
 def test_a_stored_recipe_loads_equal_without_its_parents(tmp_path, monkeypatch):
-    resolved = recipe_loading.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5",
+    resolved = recipe_loading.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.fraction=0.5",
                                                    'corpus.single="A"'])
     path = child(tmp_path, resolved.to_toml(), "recipe.toml")
     monkeypatch.setattr(recipe_files, "RECIPES", tmp_path / "nothing")  # its parents do not exist here

@@ -65,7 +65,7 @@ def test_the_transformer_as_published():
     settings = recipe_loading.recipe("transformer").settings
     assert settings.network.decoder.layers == 6
     assert settings.network.norm.model_dump() == {
-        "kind": "layer", "place": "post", "epsilon": 1e-6, "weight": True, "bias": True, "first": True}
+        "kind": "layer", "placement": "post", "epsilon": 1e-6, "weight": True, "bias": True, "first": True}
     optimizer = settings.training.optimizer
     assert (optimizer.kind, optimizer.beta1, optimizer.beta2, optimizer.epsilon) == ("adam", 0.9, 0.98, 1e-9)
     assert settings.training.schedule.kind == "noam" and settings.training.warmup_steps == 4000
@@ -80,7 +80,7 @@ def test_bert_as_published():
     assert bert.parent == "transformer" and settings.network.decoder is None
     assert settings.tokenizer.model_dump() == {"kind": "wordpiece", "vocab_size": 30522, "lowercase": True,
                                                "cjk_spacing": True, "simplify": False}
-    assert settings.corpus.first_phase.model_dump(exclude_none=True) == {"share": 0.9, "sequence_length": 128}
+    assert settings.corpus.first_phase.model_dump(exclude_none=True) == {"fraction": 0.9, "sequence_length": 128}
     assert len(build_phases(settings)) == 1  # one schedule over both
     assert settings.corpus.sequence_length == settings.network.position.maximum == 512
     embedding = settings.network.embedding
@@ -148,14 +148,14 @@ def test_whole_word_bert_as_published():
         settings = whole_word.settings
         assert settings.objective["masked_lm"].unit == "word" and "next_sentence" in settings.objective
         assert settings.training.steps == sum(phases) and settings.corpus.first_phase.sequence_length == 128
-        assert settings.corpus.first_phase.share == pytest.approx(phases[0] / sum(phases), abs=1e-3)
+        assert settings.corpus.first_phase.fraction == pytest.approx(phases[0] / sum(phases), abs=1e-3)
         assert settings.training.optimizer.kind == "lamb"
         # the authors' table: batches of 2,560 rows of 128, then 384 of 512; a tenth of each phase is its warm-up
         first, second = build_phases(settings)
         assert [(phase.batch_rows, phase.sequence_length) for phase in (first, second)] == [(2560, 128), (384, 512)]
         assert [phase.warmup_steps for phase in (first, second)] == [steps // 10 for steps in phases]
-        assert (first.start_fraction, first.end_fraction, second.end_fraction) == (0,
-                                                                                   settings.corpus.first_phase.share, 1)
+        assert (first.start_fraction, second.end_fraction) == (0, 1)
+        assert first.end_fraction == second.start_fraction == settings.corpus.first_phase.fraction
         assert settings.tokenizer.vocab_size == 21128 and settings.tokenizer.cjk_spacing
 
 
@@ -175,7 +175,7 @@ def test_spanbert_as_published():
     settings = recipe_loading.recipe("spanbert").settings
     assert list(settings.objective) == ["masked_lm", "span_boundary"]
     masked = settings.objective["masked_lm"]
-    assert (masked.unit, masked.geometric, masked.longest, masked.together, masked.dynamic) == (
+    assert (masked.unit, masked.geometric_p, masked.max_span_words, masked.replace_whole_units, masked.dynamic) == (
         "span", 0.2, 10, True, True)
     assert (masked.rate, masked.mask, masked.random) == (0.15, 0.8, 0.1)
     assert settings.corpus.packing == "doc_sentences" and settings.corpus.first_phase is None
@@ -188,7 +188,7 @@ def test_gpt_gpt2_and_gpt3_as_published():
     first, second, third = (recipe_loading.recipe(name).settings for name in ("gpt", "gpt2", "gpt3"))
     assert [settings.tokenizer.vocab_size for settings in (first, second, third)] == [40478, 50257, 50257]
     assert [settings.corpus.sequence_length for settings in (first, second, third)] == [512, 1024, 2048]
-    assert [settings.network.norm.place for settings in (first, second, third)] == ["post", "pre", "pre"]
+    assert [settings.network.norm.placement for settings in (first, second, third)] == ["post", "pre", "pre"]
     assert [settings.network.initialization.residual for settings in (first, second, third)] == [False, True, True]
     assert [recipe_loading.recipe(name).parent for name in ("gpt", "gpt2", "gpt3")] == ["transformer", "gpt", "gpt2"]
     assert third.network.attention.windows == [0, 256] and not second.network.attention.windows
@@ -200,11 +200,11 @@ def test_gpt_gpt2_and_gpt3_as_published():
 
 def test_transformer_xl_and_xlnet_as_published():
     xl, xlnet = (recipe_loading.recipe(name).settings for name in ("transformer-xl", "xlnet"))
-    assert (xl.network.memory.length, xl.network.memory.evaluation) == (384, 1600)
-    assert xl.network.embedding.cutoffs == [20000, 40000, 200000] and xl.network.embedding.shrink == 4
+    assert (xl.network.memory.length, xl.network.memory.eval_length) == (384, 1600)
+    assert xl.network.embedding.cutoffs == [20000, 40000, 200000] and xl.network.embedding.div_val == 4
     assert xl.corpus.packing == "contiguous" and xl.network.position.clamp == 1000
     assert recipe_loading.recipe("xlnet").parent == "transformer-xl"
-    assert xlnet.network.memory.length == 384 and xlnet.network.memory.evaluation is None
+    assert xlnet.network.memory.length == 384 and xlnet.network.memory.eval_length is None
     assert xlnet.corpus.packing == "contiguous_pair" and xlnet.network.embedding.cutoffs == []
     task = xlnet.objective["permutation_lm"]
     assert (task.context, task.longest_span, task.both_directions) == (6, 5, True)
@@ -275,7 +275,7 @@ def test_ernie_masks_tokens_then_phrases_then_entities():
     assert ernie.parent == "bert" and recipe_loading.recipe("ernie-2").parent == "ernie"
     assert (settings.tokenizer.vocab_size, settings.network.position.maximum) == (18000, 513)
     assert settings.network.activation == "relu" and settings.network.embedding.tasks == 0
-    stages = [(task.unit, task.starts, task.stops) for name, task in settings.objective.items()
+    stages = [(task.unit, task.start_fraction, task.end_fraction) for name, task in settings.objective.items()
               if task.kind == "masked_lm" and task.packing != "dialogue"]
     assert [unit for unit, _, _ in stages] == ["token", "phrase", "entity"]
     assert [start for _, start, _ in stages] == [0.0, *(stop for _, _, stop in stages[:-1])] and stages[-1][2] == 1.0
@@ -287,7 +287,7 @@ def test_the_seven_tasks_of_ernie_2_are_added_one_by_one_and_get_equal_steps():
     assert (network.embedding.segments, network.embedding.tasks, network.activation) == (4, 7, "gelu")
     tasks: dict[int, set] = {}
     for task in settings.objective.values():
-        tasks.setdefault(task.task_id, set()).add((task.starts if task.task_id else 0.0, task.turns))
+        tasks.setdefault(task.task_id, set()).add((task.start_fraction if task.task_id else 0.0, task.sampling_weight))
     assert sorted(tasks) == list(range(7)) and all(len(schedules) == 1 for schedules in tasks.values())
     starts, turns = zip(*(next(iter(tasks[task_id])) for task_id in range(7)), strict=True)
     assert list(starts) == sorted(set(starts))

@@ -7,6 +7,7 @@ Looks in the package first, then in the user's folder. Reads a file with its anc
 from __future__ import annotations
 
 import functools
+import logging
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,13 @@ from pydantic import ValidationError
 
 from stemma import plugins, toml
 from stemma.errors import UserError, did_you_mean
-from stemma.schema.overrides import Problem, flatten
+from stemma.schema.overrides import Problem, flatten, nest
 from stemma.schema.recipe import SECTIONS, RecipeFile
 from stemma.schema.recipe_checks import explain
+from stemma.schema.renamed_keys import new_key, rename_keys, renaming_note
 from stemma.schema.size_keys import is_size_key, size_keys
 
+logger = logging.getLogger(__name__)
 RECIPES = Path(__file__).parent / "recipes"
 USER_FOLDER = "recipes"  # default folder of the user's recipes, in the working directory
 _user_folder: Path | None = None  # the folder from --recipes
@@ -77,7 +80,7 @@ def _parse_package_file(path: Path, text: str) -> LoadedRecipeFile:
 
 
 def _parse(path: Path, text: str, stored: bool | None) -> LoadedRecipeFile:
-    content = tomllib.loads(text)
+    content, old_keys = rename_keys(tomllib.loads(text))
     # An unknown table is a section, possibly misspelt: it is validated with the other sections.
     header = {key: value for key, value in content.items()
               if key in RecipeFile.model_fields or not (key in SECTIONS or isinstance(value, dict))}
@@ -88,6 +91,9 @@ def _parse(path: Path, text: str, stored: bool | None) -> LoadedRecipeFile:
         problems = list(explain(error, header, RecipeFile))
         invalid = {details["loc"][0] for details in error.errors()}
         top = RecipeFile.model_validate({key: value for key, value in header.items() if key not in invalid})
+    top, more_old_keys = _rename_in_header(top)
+    if (old_keys or more_old_keys) and stored is not None and top.origin is None:  # not in a list, nor of a run
+        logger.info(renaming_note([*old_keys, *more_old_keys], str(path)))
     if stored is not None and top.plugins:
         _load_plugins(path, top, stored)
     problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, size_keys())}")
@@ -96,6 +102,15 @@ def _parse(path: Path, text: str, stored: bool | None) -> LoadedRecipeFile:
                  and not (key == "laptop" and isinstance(value, bool))]
     sections = {key: value for key, value in content.items() if key not in header}
     return LoadedRecipeFile(path, text, top, sections, problems)
+
+
+def _rename_in_header(top: RecipeFile) -> tuple[RecipeFile, list[str]]:
+    """Present names of keys in `sizes`, `remove` and `origin`; and the old ones of the first two."""
+    sizes = {name: rename_keys(nest(overlay)) for name, overlay in top.sizes.items()}
+    old_keys = [key for _, keys in sizes.values() for key in keys] + [key for key in top.remove if new_key(key) != key]
+    origin = None if top.origin is None else {new_key(key): name for key, name in top.origin.items()}
+    return top.model_copy(update={"sizes": {name: overlay for name, (overlay, _) in sizes.items()}, "origin": origin,
+                                  "remove": [new_key(key) for key in top.remove]}), old_keys
 
 
 def _load_plugins(path: Path, top: RecipeFile, stored: bool) -> None:

@@ -7,6 +7,7 @@ value. A child recipe, a size and command-line changes are all layers, merged on
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from stemma.schema.base import Settings, parts_in_settings
 from stemma.schema.overrides import Problem, find_restated, flatten, get_by_path, merge_layer, nest, parse_changes
 from stemma.schema.recipe import SECTIONS, RecipeSettings
 from stemma.schema.recipe_checks import validate
+from stemma.schema.renamed_keys import new_key, rename_keys, renaming_note
 
+logger = logging.getLogger(__name__)
 DEFAULT = "default"
 COMMAND_LINE = "command line"
 
@@ -96,8 +99,11 @@ class Recipe:
         return self._with_layer(layer, COMMAND_LINE, problems) if layer or problems else self
 
     def _with_layer(self, layer: dict[str, Any], origin: str, problems: list[Problem]) -> Recipe:
+        layer, old_keys = rename_keys(layer)
+        if old_keys and origin == COMMAND_LINE:
+            logger.info(renaming_note(old_keys, self.label))
         removed = layer.pop("remove", [])
-        removed = [removed] if isinstance(removed, str) else removed
+        removed = [new_key(str(key)) for key in ([removed] if isinstance(removed, str) else removed)]
         values, origins, more = merge_layer(self.values, self.origin, layer, removed, origin)
         settings, found = validate(values, changed=flatten(layer).keys(), fallback=self.values)
         if settings is None or problems or more:

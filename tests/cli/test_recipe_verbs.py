@@ -38,7 +38,7 @@ def test_show_gives_each_value_with_its_origin(capsys):
     rows = [line.split() for line in printed(capsys, "show", "bert").splitlines()]
     assert ["tokenizer.vocab_size", "30,522", "bert"] in rows
     assert ["network.norm.epsilon", "1e-12", "bert"] in rows
-    assert ["network.norm.place", "post", "transformer"] in rows
+    assert ["network.norm.placement", "post", "transformer"] in rows
 
 
 def test_show_reads_the_recipe_file_of_a_run(capsys, tmp_path):

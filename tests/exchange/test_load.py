@@ -91,7 +91,7 @@ def test_the_recipe_has_the_values_of_config(folder, hf_model):
     assert recipe.settings.network.width == hf_model.config.hidden_size
     assert recipe.settings.tokenizer.vocab_size == hf_model.config.vocab_size
     assert recipe.origin["network.width"] == "config.json"
-    assert recipe.origin["network.norm.place"] == "transformer"
+    assert recipe.origin["network.norm.placement"] == "transformer"
     assert recipe.settings.corpus.sequence_length == hf_model.config.max_position_embeddings
 
 

@@ -17,7 +17,7 @@ from stemma.text.tokenizer import Tokenizer
 SMALL = ["network.width=24", "network.layers=2", "network.heads=3", "network.feedforward=20"]
 BERT = {"": "BertForPreTraining", "remove=objective.next_sentence": "BertForMaskedLM",
         "remove=objective.masked_lm": "BertForNextSentencePrediction"}
-NOT_BERT = ["network.norm.place=pre", "network.embedding.width=11", "network.embedding.scale=true",
+NOT_BERT = ["network.norm.placement=pre", "network.embedding.width=11", "network.embedding.scale=true",
             "network.embedding.norm=false", "network.position.offset=2", "network.attention.head_width=5"]
 
 
@@ -86,7 +86,7 @@ def test_a_head_with_another_number_of_classes_is_not_bert(tmp_path):
 @pytest.mark.parametrize(("damage", "message"), [({"heads": ["pooler", "crown"]}, "lists the head crown"),
                                              ({"vocab_size": 61}, "do not fit its config.json")])
 def test_a_damaged_config_of_type_stemma_is_reported(tmp_path, damage, message):
-    stemma.save(small("network.norm.place=pre"), tmp_path / "m")
+    stemma.save(small("network.norm.placement=pre"), tmp_path / "m")
     (tmp_path / "m/checksums.json").unlink()
     (tmp_path / "m/config.json").write_text(json.dumps({**config_of(tmp_path / "m"), **damage}))
     with pytest.raises(UserError, match=message):
@@ -94,7 +94,7 @@ def test_a_damaged_config_of_type_stemma_is_reported(tmp_path, damage, message):
 
 
 def test_unused_tensors_of_type_stemma_are_reported(tmp_path):
-    stemma.save(small("network.norm.place=pre"), tmp_path / "m")
+    stemma.save(small("network.norm.placement=pre"), tmp_path / "m")
     (tmp_path / "m/checksums.json").unlink()
     (tmp_path / "m/config.json").write_text(json.dumps({**config_of(tmp_path / "m"), "heads": ["pooler"]}))
     assert "7 tensors" in stemma.load(tmp_path / "m").load_warnings[0]

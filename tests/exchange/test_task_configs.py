@@ -95,7 +95,7 @@ def test_several_tasks_are_saved_as_type_stemma(tmp_path):
         again.task_config("moods")
 
 
-@pytest.mark.parametrize(("recipe", "changes"), [("bert@tiny", ("network.norm.place=pre",)), ("gpt@tiny", ())],
+@pytest.mark.parametrize(("recipe", "changes"), [("bert@tiny", ("network.norm.placement=pre",)), ("gpt@tiny", ())],
                          ids=["body of no family", "family without the class"])
 def test_a_task_without_an_hf_class_is_saved_as_type_stemma(tmp_path, recipe, changes):
     model = finetuned((DEFAULT_TASK, "tag", 4), recipe=recipe, changes=(*changes, "network.feedforward=96"))
@@ -170,7 +170,7 @@ def test_without_tasks_file_the_task_is_inferred_from_config(tmp_path):
 
 
 def test_type_stemma_without_tasks_file_is_reported(tmp_path):
-    stemma.save(finetuned((DEFAULT_TASK, "tag", 3), changes=("network.norm.place=pre",)), tmp_path / "m")
+    stemma.save(finetuned((DEFAULT_TASK, "tag", 3), changes=("network.norm.placement=pre",)), tmp_path / "m")
     for name in ("tasks.json", "checksums.json"):
         (tmp_path / "m" / name).unlink()
     with pytest.raises(CorruptFileError, match="lists the head task, which no objective .* no task of a tasks.json"):

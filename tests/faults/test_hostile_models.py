@@ -26,7 +26,7 @@ def models(tmp_path_factory, tokenizer_folder) -> Path:
     """Models that are saved as BERT, as ALBERT, and in stemma's own format."""
     folder = tmp_path_factory.mktemp("models")
     save_random(folder / "bert", tokenizer_folder)
-    save_random(folder / "own", tokenizer_folder, changes=(*SIZES, "network.norm.place=pre"))
+    save_random(folder / "own", tokenizer_folder, changes=(*SIZES, "network.norm.placement=pre"))
     save_random(folder / "albert", tokenizer_folder, "albert@tiny", (*SIZES, "network.embedding.width=16"))
     return folder
 

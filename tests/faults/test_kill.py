@@ -31,8 +31,8 @@ DECODER = ["network.decoder.layers=1"]
 VARIANTS = {
     "static masks, 20 steps": [*STEPS, "objective.masked_lm.duplicates=2"],
     "dynamic masks, 5000 tokens": ["--tokens", "5000", DYNAMIC],
-    "two lengths": [*STEPS, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16"],
-    "two lengths by tokens": ["--tokens", "4200", DYNAMIC, "corpus.first_phase.share=0.3",
+    "two lengths": [*STEPS, "corpus.first_phase.fraction=0.5", "corpus.first_phase.sequence_length=16"],
+    "two lengths by tokens": ["--tokens", "4200", DYNAMIC, "corpus.first_phase.fraction=0.3",
                               "corpus.first_phase.sequence_length=16", "corpus.first_phase.batch_size=12",
                               "corpus.first_phase.warmup_steps=3"],
     "gradient slices": [*STEPS, DYNAMIC, "training.micro_batch_size=3"],
@@ -63,9 +63,10 @@ VARIANTS = {
     "ernie-2": STEPS,  # only the tasks that plain text supports
     "ernie-2, all data": ["--tokens", "9000"],
     "ernie, all data": STEPS,
-    "stages by tokens": ["--tokens", "5000", DYNAMIC, "objective.masked_lm.stops=0.6", "objective.words.kind=masked_lm",
-                         "objective.words.unit=word", "objective.words.rate=0.3", "objective.words.dynamic=true",
-                         "objective.words.starts=0.4", "objective.next_sentence.stops=0.5"],
+    "stages by tokens": ["--tokens", "5000", DYNAMIC, "objective.masked_lm.end_fraction=0.6",
+                         "objective.words.kind=masked_lm", "objective.words.unit=word",
+                         "objective.words.rate=0.3", "objective.words.dynamic=true",
+                         "objective.words.start_fraction=0.4", "objective.next_sentence.end_fraction=0.5"],
     "transformer": [*STEPS, *DECODER, "training.micro_batch_size=3"],
 }
 

@@ -26,7 +26,7 @@ KINDS = {
     "gpt": SHORT,  # post-norm; generates beyond its 24 positions
     "gpt2": SHORT,
     "gpt3": ["network.attention.windows=[0,6]"],  # prompt and text are longer than the window
-    "transformer-xl": [*MEMORY, "network.memory.evaluation=12"],
+    "transformer-xl": [*MEMORY, "network.memory.eval_length=12"],
     "transformer-xl, growing memory": [*MEMORY, "network.memory.same_length=false", "network.memory.start=empty"],
     "universal-transformer": SHORT,
     "universal-transformer, convolution": ["network.transition=convolution"],

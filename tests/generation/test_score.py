@@ -19,7 +19,7 @@ from stemma.text.train_tokenizer import train_tokenizer
 from stemma.visibility import Causal, Permutation, Visibility
 
 SMALL = ["network.layers=2", "network.width=24", "network.heads=3", "network.feedforward=32"]
-MEMORY = ["network.memory.length=6", "network.memory.evaluation=9", "network.attention.head_width=8"]
+MEMORY = ["network.memory.length=6", "network.memory.eval_length=9", "network.attention.head_width=8"]
 VARIANTS = {
     "gpt": ("gpt@tiny", ["network.position.maximum=64"]),
     "gpt2": ("gpt2@tiny", ["network.position.maximum=64"]),
@@ -29,8 +29,8 @@ VARIANTS = {
     "universal-convolution": ("universal-transformer@tiny", ["network.transition=convolution"]),
     "xl": ("transformer-xl@tiny", MEMORY),
     "xl-adaptive": ("transformer-xl@tiny", [*MEMORY, "network.embedding.cutoffs=[20, 50]",
-                                            "network.embedding.shrink=2"]),
-    "xlnet": ("xlnet@tiny", ["network.memory.length=6", "network.memory.evaluation=9",
+                                            "network.embedding.div_val=2"]),
+    "xlnet": ("xlnet@tiny", ["network.memory.length=6", "network.memory.eval_length=9",
                              "network.attention.head_width=8"]),
 }
 WINDOWED = ["gpt", "gpt2", "gpt3", "universal", "universal-convolution"]

@@ -66,7 +66,7 @@ def test_change_groups_of_roberta():
         "network.embedding.segments": {"network.embedding.segments", "corpus.pair"},
         "corpus.first_phase": {"corpus.first_phase"},
         "network.position.offset": {"network.position.offset"},
-        "network.position.counts": {"network.position.counts"},
+        "network.position.numbering": {"network.position.numbering"},
         "network.norm.epsilon": {"network.norm.epsilon"},
         "network.initialization.distribution": {"network.initialization.distribution"},
         "objective.next_sentence": {"objective.next_sentence"},
@@ -104,7 +104,7 @@ def test_a_part_of_the_network_is_grouped_with_the_objective_that_needs_it():
 def test_stages_and_objectives_of_the_same_rows_are_one_group():
     ernie = contents(between("bert", "ernie"))
     assert ernie["objective.phrase_mask"] == {"objective.phrase_mask", "objective.entity_mask",
-                                              "objective.masked_lm.stops"}
+                                              "objective.masked_lm.end_fraction"}
     assert ernie["objective.dialogue_lm"] == {"objective.dialogue_lm", "objective.dialogue_mask"}
     after = contents(between("ernie", "ernie-2"))
     assert after["objective.dialogue_lm"] == {"objective.dialogue_lm", "objective.dialogue_mask"}
@@ -166,12 +166,12 @@ def test_a_new_table_of_defaults_is_a_change(tmp_path):
 
 
 def test_a_change_of_kind_keeps_the_other_values_of_its_table():
-    groups = regroup(between("transformer", "t5"), [], ["network.norm.place"])
+    groups = regroup(between("transformer", "t5"), [], ["network.norm.placement"])
     assert contents(groups)["network.norm.kind"] == {"network.norm.kind"}
     changed = apply_changes(recipe("transformer@tiny"), group_named(groups, "network.norm.kind")).settings.network.norm
-    assert (changed.kind, changed.place, changed.epsilon) == ("scale", "post", 1e-6)
+    assert (changed.kind, changed.placement, changed.epsilon) == ("scale", "post", 1e-6)
     reverted = revert_changes(recipe("t5@tiny"), group_named(groups, "network.norm.kind")).settings.network.norm
-    assert (reverted.kind, reverted.place) == ("layer", "pre")
+    assert (reverted.kind, reverted.placement) == ("layer", "pre")
 
 
 # --- grouping by the user
@@ -200,7 +200,7 @@ def test_splitting_a_group_gives_single_changes_and_splitting_again_changes_noth
 
 def test_a_table_stands_for_all_changes_in_it_and_three_changes_are_named_by_the_first():
     groups = contents(regroup(between("bert", "roberta"), [["network.position", "training.clip_norm"]], []))
-    assert groups["network.position.offset & 2 more"] == {"network.position.offset", "network.position.counts",
+    assert groups["network.position.offset & 2 more"] == {"network.position.offset", "network.position.numbering",
                                                          "training.clip_norm"}
 
 
@@ -278,11 +278,11 @@ def test_changes_are_excluded_by_size_budget_machine_or_lack_of_effect():
         "training.steps": "the lab's budget decides",
         "corpus.first_phase": "rows of the first phase are not shorter than the others here",
         "network.position.offset": "it only decides which rows of the position embedding are unused",
-        "network.position.counts": "they differ only with padding on the left",
+        "network.position.numbering": "they differ only with padding on the left",
         "finetuning": "no task is fine-tuned here, and pre-training does not use it"}
     _, large = ablation_variants("bert", "roberta", "base")
     hidden = {entry["key"] for entry in large["hidden"]}
-    assert hidden == {"training.steps", "network.position.offset", "network.position.counts", "finetuning"}
+    assert hidden == {"training.steps", "network.position.offset", "network.position.numbering", "finetuning"}
     assert {"training.batch_size", "corpus.first_phase"} <= {entry["name"] for entry in large["groups"]}
     _, bert = ablation_variants("transformer", "bert", "tiny")
     assert {"key": "training.keep_checkpoints", "why": "has no effect on the model"} in bert["hidden"]
@@ -325,11 +325,11 @@ def test_a_common_corpus_excludes_the_tokenizer_and_shared_values_exclude_change
                                               "corpus.short_probability", True),
     ([], "network.embedding.query", True), ([], "network.embedding.segments", True),
     ([], "network.attention.head_width", True), (["network.heads=4"], "network.attention.head_width", False),
-    ([], "corpus.first_phase.share", True), (["corpus.sequence_length=256"], "corpus.first_phase.share", False)])
+    ([], "corpus.first_phase.fraction", True), (["corpus.sequence_length=256"], "corpus.first_phase.fraction", False)])
 def test_changes_without_an_effect_are_detected(overrides, key, no_effect):
     values = {"objective.masked_lm.duplicates": 3, "objective.masked_lm.ngrams": [1.0], "network.embedding.query": True,
               "corpus.short_probability": 0.5, "network.embedding.segments": 5, "network.attention.head_width": 64,
-              "corpus.first_phase.share": 0.4}
+              "corpus.first_phase.fraction": 0.4}
     before = recipe("bert@tiny", overrides)
     after = before.with_changes({key: values[key]}, "test")
     change = recipe_changes(before.values, after.values)[0]

@@ -71,6 +71,6 @@ def test_phases_are_weighted_by_their_fraction_of_steps(corpus_folder):
         return step_cost(adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus), corpus).flops
 
     short, long = (cost("remove=corpus.first_phase", f"corpus.sequence_length={length}") for length in (8, 32))
-    both = cost("corpus.first_phase.share=0.9", "corpus.first_phase.sequence_length=8")
+    both = cost("corpus.first_phase.fraction=0.9", "corpus.first_phase.sequence_length=8")
     assert long > 2 * short
     assert both == pytest.approx(0.9 * short + 0.1 * long, rel=0.1)

@@ -65,7 +65,7 @@ def feedforward(x: np.ndarray, weights: Weights, name: str, settings: Any) -> np
 
 def encoder(x: np.ndarray, weights: Weights, settings: Any, attends: AttentionRule) -> np.ndarray:
     """(L, width) of one example through every layer; `settings` are a recipe's network settings."""
-    epsilon, pre = settings.norm.epsilon, settings.norm.place == "pre"
+    epsilon, pre = settings.norm.epsilon, settings.norm.placement == "pre"
     for layer in range(settings.layers):
         block = f"encoder.blocks.{layer}"
         for name in ("attention", "feedforward"):

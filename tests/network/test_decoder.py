@@ -16,7 +16,7 @@ ROWS, SOURCE, TARGET, VOCABULARY = 3, 6, 8, 23
 SOURCE_MASK = torch.arange(SOURCE)[None] < torch.tensor([6, 2, 4])[:, None]
 KINDS = {"transformer": [], "bart": ["network.position.maximum=40", "corpus.sequence_length=40"],
          "t5": ["network.position.buckets=8", "network.position.distance=6"],
-         "mass": ["network.norm.place=pre", "network.position.maximum=40", "corpus.sequence_length=40"]}
+         "mass": ["network.norm.placement=pre", "network.position.maximum=40", "corpus.sequence_length=40"]}
 KIND = pytest.mark.parametrize("name", KINDS)
 
 

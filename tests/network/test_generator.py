@@ -70,7 +70,7 @@ def test_both_networks_use_their_own_initialization():
     of the network for the shared embedding."""
     torch.manual_seed(0)
     settings = stemma.recipe("electra@tiny", ["network.width=256", "network.layers=1"]).settings.network
-    settings = settings.model_copy(update={"initialization": InitializationSettings(spread=None)})
+    settings = settings.model_copy(update={"initialization": InitializationSettings(std=None)})
     network = Network(settings, 500, {"judge": DiscriminatorHeadSpec()},
                       generator_head_specs={"vocabulary": LMHeadSpec()})
     truncated = 0.8796  # standard deviation of a normal truncated at two

@@ -57,7 +57,7 @@ def assert_half_is_dropped(trained: torch.Tensor, evaluated: torch.Tensor) -> No
 def test_output_dropout_applies_on_every_code_path(case, monkeypatch):
     monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 0)
     recipe, stream, parts, positions = CASES[case]
-    network = build(recipe, *(["network.memory.evaluation=128"] if case == "memory" else []))
+    network = build(recipe, *(["network.memory.eval_length=128"] if case == "memory" else []))
     torch.manual_seed(4)
     trained, evaluated = (network.train(mode)({"encoder": stream}) for mode in (True, False))
     for part in parts:

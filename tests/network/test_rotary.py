@@ -109,7 +109,7 @@ def test_a_gated_layer_multiplies_one_half_by_the_activated_other(activation, fu
 def test_norms_can_have_no_parameters(kind):
     norm = ["network.norm.weight=false", "network.norm.bias=false"]
     if kind == "scale":
-        norm += ["network.norm.kind=scale", "network.norm.place=pre", "network.norm.epsilon=1e-6"]
+        norm += ["network.norm.kind=scale", "network.norm.placement=pre", "network.norm.epsilon=1e-6"]
     network = build_small_network("bert", *norm)
     assert not [name for name, _ in network.named_parameters() if "norm" in name]
     assert network({"encoder": Stream(ids(2, 7))})["encoder"].isfinite().all()

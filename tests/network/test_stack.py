@@ -44,7 +44,7 @@ def stream(mask: Visibility, **more) -> Stream:
 @pytest.mark.parametrize("place", ["post", "pre"])
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_stack_matches_the_papers_formulas(place, mask):
-    network = build(f"network.norm.place={place}")
+    network = build(f"network.norm.placement={place}")
     inputs = stream(MASKS[mask])
     with torch.no_grad():
         embedded = network.embedding(inputs)
@@ -60,7 +60,7 @@ def test_the_stack_matches_the_papers_formulas(place, mask):
 @pytest.mark.parametrize("mask", ["full", "right", "left", "causal", "prefix band"])
 @pytest.mark.parametrize("output_positions", [[0, 3, 9, 15], [2], [], [0, 7, 14], list(range(21))])
 def test_outputs_do_not_depend_on_which_other_output_positions_are_requested(place, mask, output_positions):
-    network = build(f"network.norm.place={place}")
+    network = build(f"network.norm.placement={place}")
     positions = torch.tensor(output_positions, dtype=torch.long)
     full = network({"encoder": stream(MASKS[mask])})["encoder"].flatten(0, 1)
     partial = network({"encoder": stream(MASKS[mask], output_positions=positions)})["encoder"].flatten(0, 1)
@@ -116,7 +116,7 @@ def test_heads_match_the_formulas_of_bert():
 
 
 def test_initial_weights_are_truncated_at_two_standard_deviations():
-    settings = recipe_loading.recipe("bert@tiny", ["network.initialization.spread=0.05"]).settings.network
+    settings = recipe_loading.recipe("bert@tiny", ["network.initialization.std=0.05"]).settings.network
     torch.manual_seed(0)
     network = Network(settings, 500, {"vocabulary": LMHeadSpec()})
     for name, parameter in network.named_parameters():

@@ -25,7 +25,8 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 def cloze(mask_kind: str, **settings) -> MaskedLM:
-    values = {"kind": "masked_lm", "rate": 0.15, "unit": "ngram", "dynamic": True, "sees": mask_kind, **settings}
+    values = {"kind": "masked_lm", "rate": 0.15, "unit": "ngram", "dynamic": True, "attention_mask": mask_kind,
+              **settings}
     return MaskedLM(mask_kind, MaskedLMSettings(**values))
 
 
@@ -143,8 +144,8 @@ def test_unilm_has_four_groups_with_different_segments():
     (["objective.sequence_to_sequence.packing=stream"], "objective.sequence_to_sequence needs segment_pair"),
     (["objective.left_to_right.single=start A:7 separator"], "segment 7"),
     (["objective.left_to_right.single=start A B"], "must hold A once and no B"),
-    (["objective.left_to_right.sees=both"], "must be one of full, prefix, causal, later"),
-    (["objective.left_to_right.turns=0.0"], "must be greater than 0"),
+    (["objective.left_to_right.attention_mask=both"], "must be one of full, prefix, causal, later"),
+    (["objective.left_to_right.sampling_weight=0.0"], "must be greater than 0"),
 ])
 def test_invalid_unilm_settings_are_refused(changes, message):
     with pytest.raises(UserError) as refused:

@@ -76,7 +76,7 @@ def test_only_b_and_its_separator_are_masked_if_a_is_context(corpus):
         off = []  # masked tokens of a batch minus their expected number
         for seed in range(40):
             draft = draft_of(whole(corpus), "sentence_pair", 60, rows=50, seed=seed)
-            objective(unit, rate=0.5, scored="second", sees="prefix", mask=1.0, random=0.0).make_targets(
+            objective(unit, rate=0.5, scored="second", attention_mask="prefix", mask=1.0, random=0.0).make_targets(
                 draft, np.random.default_rng(seed))
             second, paired = draft.segment_b_start(), draft.spans.part_lengths(1) > 0
             rows, positions = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 60)

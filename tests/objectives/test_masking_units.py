@@ -129,7 +129,7 @@ def test_spans_keep_the_rate_even_if_one_exceeds_it(corpus):
     difference = []
     for seed in range(40):
         draft = draft_of(whole(corpus), "doc_sentences", 40, rows=100, seed=seed)
-        objective("span", geometric=0.02, rate=0.3).make_targets(draft, np.random.default_rng(seed))
+        objective("span", geometric_p=0.02, rate=0.3).make_targets(draft, np.random.default_rng(seed))
         full = draft.is_text.sum(1) * 0.3 > sizes.max()  # rows whose target is longer than the longest word
         difference.append((masked_positions(draft).sum(1) - draft.is_text.sum(1) * 0.3)[full])
         assert np.abs(difference[-1]).max() < sizes.max()
@@ -146,7 +146,8 @@ def test_span_lengths_are_geometric_and_at_most_one_span_per_row_is_truncated(co
     sampled, complete, partial = (np.zeros(longest + 1) for _ in range(3))
     for seed in range(8):
         draft = draft_of(whole(corpus), "stream", 400, rows=60, seed=seed)
-        objective("span", geometric=probability, longest=longest).make_targets(draft, np.random.default_rng(seed))
+        masking = objective("span", geometric_p=probability, max_span_words=longest)
+        masking.make_targets(draft, np.random.default_rng(seed))
         selected, words = masked_positions(draft), draft.word_ids
         for row in range(draft.rows):
             num_truncated = 0
@@ -216,9 +217,9 @@ def test_a_row_with_its_own_rng_has_the_same_masks_in_any_batch(corpus, unit):
     for row in range(10):
         single = draft_of(whole(corpus), "segment_pair", 40, rows=10)
         single.spans = single.spans.select(np.array([row]))
-        objective(unit, together=True).make_targets(single, PerRowRNG([[3, row]]))
+        objective(unit, replace_whole_units=True).make_targets(single, PerRowRNG([[3, row]]))
         alone.append(single.input_ids[0])
-    objective(unit, together=True).make_targets(draft, PerRowRNG([[3, row] for row in range(10)]))
+    objective(unit, replace_whole_units=True).make_targets(draft, PerRowRNG([[3, row] for row in range(10)]))
     assert (draft.input_ids == np.stack(alone)).all()
 
 
@@ -229,7 +230,8 @@ def test_together_masks_or_replaces_all_tokens_of_a_unit_at_the_same_probabiliti
     tokens = np.zeros(3)
     for seed in range(20):
         draft = draft_of(whole(corpus), "stream", 128, rows=100, seed=seed)
-        objective(unit, rate=0.3, together=True, mask=0.6, random=0.3).make_targets(draft, np.random.default_rng(seed))
+        masking = objective(unit, rate=0.3, replace_whole_units=True, mask=0.6, random=0.3)
+        masking.make_targets(draft, np.random.default_rng(seed))
         selected = masked_positions(draft)
         masked, kept = selected & (draft.input_ids == mask), selected & (draft.input_ids == draft.original_ids)
         tokens += [masked.sum(), (selected & ~masked & ~kept).sum(), kept.sum()]

@@ -27,7 +27,7 @@ def recipe_with_stages(**more: str):
 
 
 def stages_of(recipe) -> dict[str, tuple[float, float]]:
-    return {name: (task.starts, task.stops) for name, task in recipe.settings.objective.items()
+    return {name: (task.start_fraction, task.end_fraction) for name, task in recipe.settings.objective.items()
             if task.kind == "masked_lm"}
 
 
@@ -48,7 +48,7 @@ def test_the_previous_stage_takes_over_or_the_next_one_starts_earlier(dropped, e
         assert all(any(f"objective.{name} takes over" in text for text in messages) for name in extended)
         assert sum(text.count("takes over") for text in messages) == len(dropped)
         origin = remaining.origin
-        assert all("corpus" in (origin[f"objective.{name}.starts"], origin[f"objective.{name}.stops"])
+        assert all("corpus" in (origin[f"objective.{name}.start_fraction"], origin[f"objective.{name}.end_fraction"])
                    for name in extended)
 
 
@@ -131,7 +131,8 @@ def test_pretrain_and_inspect_report_dropped_objectives_and_the_run_stores_the_o
     completed = stemma("pretrain", *arguments, "--steps", 3, "--out", tmp_path / "run", "--json")
     assert completed.code == 0 and "note: objective.entity_mask is switched off" in completed.err, completed.err
     stored = recipe_loading.recipe(tmp_path / "run" / "recipe.toml")
-    assert list(stored.settings.objective) == ["masked_lm"] and stored.origin["objective.masked_lm.stops"] == "corpus"
+    assert list(stored.settings.objective) == ["masked_lm"]
+    assert stored.origin["objective.masked_lm.end_fraction"] == "corpus"
     assert json.loads((tmp_path / "run/model/config.json").read_text())["model_type"] == "ernie"
 
 

@@ -145,7 +145,7 @@ def test_a_saved_model_keeps_its_head_and_loads_in_transformers_as_bert(corpus, 
 
 
 @pytest.mark.parametrize(("changes", "key"), [
-    ({"objective.masked_lm.sees": "causal"}, "objective.masked_lm"),
+    ({"objective.masked_lm.attention_mask": "causal"}, "objective.masked_lm"),
     ({"objective.masked_lm.packing": "stream"}, "objective.masked_lm"),
     ({"objective.masked_lm.start_step": 5}, "objective.masked_lm"),
     ({"objective.span_boundary.packing": "sentence"}, "objective.span_boundary"),

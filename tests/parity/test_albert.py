@@ -86,8 +86,8 @@ def test_shared_layers_are_stored_once(tmp_path):
 
 NOT_ALBERT = {"attention": ["network.sharing=attention"], "feedforward": ["network.sharing=feedforward"],
               "no projection": ["network.embedding.width=20"],
-              "pre-norm": ["network.norm.place=pre"], "three orders": ["objective.sentence_order.other=0.3"],
-              "offset": ["network.position.offset=2"], "counted tokens": ["network.position.counts=tokens"]}
+              "pre-norm": ["network.norm.placement=pre"], "three orders": ["objective.sentence_order.other=0.3"],
+              "offset": ["network.position.offset=2"], "counted tokens": ["network.position.numbering=skip_padding"]}
 
 
 @pytest.mark.parametrize("changes", NOT_ALBERT.values(), ids=NOT_ALBERT)

@@ -115,11 +115,12 @@ def test_all_differences_from_bart_are_reported_at_once(tmp_path):
         "activation_function = gleu"]
 
 
-NOT_BART = {"pre-norm": ["network.norm.place=pre"], "another epsilon": ["network.norm.epsilon=1e-6"],
+NOT_BART = {"pre-norm": ["network.norm.placement=pre"], "another epsilon": ["network.norm.epsilon=1e-6"],
             "no norm": ["network.embedding.norm=false"], "no offset": ["network.position.offset=0"],
             "wide heads": ["network.attention.head_width=8"], "no biases": ["network.bias=false"],
             "sinusoids": ["network.position={kind='sinusoidal', maximum=128}"],
-            "unscaled scores": ["network.attention.scale=false"], "quiet embedding": ["network.embedding.quiet=true"]}
+            "unscaled scores": ["network.attention.scale=false"],
+            "scaled logits": ["network.embedding.scale_logits=true"]}
 
 
 @pytest.mark.parametrize("changes", NOT_BART.values(), ids=NOT_BART)

@@ -60,7 +60,7 @@ def test_a_bert_without_segments_and_pooler_is_a_distilbert_in_transformers(tmp_
 
 
 @pytest.mark.parametrize("change", ["network.norm.epsilon=1e-6", "network.sharing=all", "network.position.offset=2",
-                                    "network.position.counts=tokens"])
+                                    "network.position.numbering=skip_padding"])
 def test_a_network_that_is_not_distilbert_is_saved_as_type_stemma(tmp_path, change):
     stemma.save(stemma.build("bert@tiny", 40, [*CHANGES, change]), tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"

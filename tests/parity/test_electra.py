@@ -84,7 +84,7 @@ def test_an_activation_that_the_generator_head_does_not_support_is_refused(tmp_p
 
 def test_electra_with_pre_norm_is_saved_as_type_stemma(tmp_path):
     """Discriminator and generator then have model_type stemma, and load with the same outputs."""
-    model = stemma.build("electra@tiny", 61, [*SMALL, "network.norm.place=pre"])
+    model = stemma.build("electra@tiny", 61, [*SMALL, "network.norm.placement=pre"])
     stemma.save(model, tmp_path / "m")
     ids = torch.arange(12)[None]
     for folder, network in ((tmp_path / "m", model.network), (tmp_path / "m/generator", model.network.generator)):

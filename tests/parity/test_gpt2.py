@@ -146,7 +146,7 @@ def test_a_model_without_head_reports_it(tmp_path):
         stemma.load(tmp_path).logits(torch.tensor([[1, 2]]))
 
 
-NOT_GPT2 = {"post-norm": ("gpt2", ["network.norm.place=post", "network.feedforward=100"]),
+NOT_GPT2 = {"post-norm": ("gpt2", ["network.norm.placement=post", "network.feedforward=100"]),
             "banded": ("gpt3", []), "backward": ("gpt2", ["objective.causal_lm.direction=backward"]),
             "recurrent": ("gpt2", ["network.depth.kind=recurrent", "network.position.kind=sinusoidal",
                                    "network.position.maximum=128"]),

@@ -33,7 +33,7 @@ def test_left_padding_is_not_counted_in_positions(tmp_path):
     hf_model = reference.random_reference("roberta", 1, "RobertaForMaskedLM")
     hf_model.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    model.recipe = model.recipe.with_changes({"network.position.counts": "places"}, "test")
+    model.recipe = model.recipe.with_changes({"network.position.numbering": "absolute"}, "test")
     with pytest.raises(AssertionError, match="of input 3 differs by"):
         assert_same_outputs(model, hf_model)
 
@@ -89,8 +89,8 @@ def test_all_differences_from_roberta_are_reported_at_once(tmp_path):
                                                             "hidden_act = relu"}
 
 
-NOT_ROBERTA = {"pre-norm": ["network.norm.place=pre"], "another activation": ["network.activation=relu"],
-               "counted padding": ["network.position.counts=places"], "no offset": ["network.position.offset=1"],
+NOT_ROBERTA = {"pre-norm": ["network.norm.placement=pre"], "another activation": ["network.activation=relu"],
+               "counted padding": ["network.position.numbering=absolute"], "no offset": ["network.position.offset=1"],
                "shared": ["network.sharing=all"], "shared in part": ["network.sharing=feedforward"],
                "next sentence": ["corpus.packing=segment_pair", "objective.next_sentence.random=0.5"]}
 

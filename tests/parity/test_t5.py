@@ -156,11 +156,11 @@ def test_a_checkpoint_of_only_the_encoder_is_refused(tmp_path):
         stemma.load(tmp_path)
 
 
-NOT_T5 = {"layer norm": ("t5", ["network.norm={kind='layer', place='pre', epsilon=1e-6}"]),
-          "post-norm": ("t5", ["network.norm.place=post"]),
+NOT_T5 = {"layer norm": ("t5", ["network.norm={kind='layer', placement='pre', epsilon=1e-6}"]),
+          "post-norm": ("t5", ["network.norm.placement=post"]),
           "biases": ("t5", ["network.bias=true"]), "biases in attention": ("t5", ["network.attention.bias=true"]),
           "scaled scores": ("t5", ["network.attention.scale=true"]),
-          "embedding not quiet": ("t5", ["network.embedding.quiet=false"]),
+          "embedding not quiet": ("t5", ["network.embedding.scale_logits=false"]),
           "scaled embedding": ("t5", ["network.embedding.scale=true"]), "one stack": ("prefix-lm", []),
           "learned positions": ("t5", ["network.position={kind='learned', maximum=64}", "corpus.sequence_length=64"]),
           "transformer": ("transformer", []), "mass": ("mass", [])}

@@ -88,7 +88,7 @@ def test_several_segments_agree_with_the_transcription(changes, training):
     model = small(changes)
     network, settings = model.network.train(training), model.network.settings
     stack, embedding = transcribed(model)
-    memory_length = settings.memory.length if training else settings.memory.evaluation
+    memory_length = settings.memory.length if training else settings.memory.eval_length
     cutoffs = [cutoff for cutoff in settings.embedding.cutoffs if cutoff < VOCABULARY]
     start = transformer_xl.no_memory(settings.layers, WIDTH, memory_length if settings.memory.start == "zeros" else 0)
     memories = [start, start]
@@ -268,7 +268,7 @@ def test_a_checkpoint_without_head_loads_and_is_saved_as_one(tmp_path):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"untie_r": False, "pre_lnorm": True, "attn_type": 2}, "3"), ({"d_embed": 16}, "d_embed = 16 +only 12 is"),
     ({"tie_projs": [True, True, True]}, "tie_projs = .*only .False, True, True. is supported"),
-    ({"mem_len": 0}, "network.memory.evaluation = 0"), ({"tie_weight": False}, "tie_weight = False"),
+    ({"mem_len": 0}, "network.memory.eval_length = 0"), ({"tie_weight": False}, "tie_weight = False"),
     ({"tie_word_embeddings": False}, "untied")])
 def test_unsupported_settings_are_refused(tmp_path, changes, message):
     stemma.save(small(), tmp_path / "m")

@@ -41,7 +41,7 @@ CASES = {
 }
 # case -> the key that the error names
 REFUSED = {"wide_embedding": "d_embed", "character": "untie_r", "one_narrow_width": "d_embed",
-           "all_shared": "tie_projs", "no_memory": "network.memory.evaluation"}
+           "all_shared": "tie_projs", "no_memory": "network.memory.eval_length"}
 
 
 @dataclass

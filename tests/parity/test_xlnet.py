@@ -52,7 +52,7 @@ def test_memory_agrees_over_several_segments(tmp_path, segmented, clamp):
     hf_model = reference.random_reference("xlnet", 3, "XLNetLMHeadModel", mem_len=6, clamp_len=clamp)
     hf_model.save_pretrained(tmp_path)
     model, generator = stemma.load(tmp_path), torch.Generator().manual_seed(1)
-    assert model.recipe.settings.network.memory.evaluation == 6
+    assert model.recipe.settings.network.memory.eval_length == 6
     cache, memory = model.network.new_cache(), None
     for length in (4, 9, 1, 3, 2):
         ids = torch.randint(hf_model.config.vocab_size, (3, length), generator=generator)
@@ -126,7 +126,7 @@ def test_config_defaults_are_those_of_transformers(tmp_path):
     network = model.recipe.settings.network
     assert network.activation == "gelu"  # exact, as in transformers; the recipe has the tanh approximation
     assert network.dropout == network.inner_dropout == network.output_dropout == network.attention.dropout == 0.3
-    assert (model.recipe.settings.network.heads, model.recipe.settings.network.memory.evaluation) == (16, 512)
+    assert (model.recipe.settings.network.heads, model.recipe.settings.network.memory.eval_length) == (16, 512)
     assert_same_outputs(model, hf_model)
 
 
@@ -141,7 +141,7 @@ def test_all_differences_from_xlnet_are_reported_at_once(tmp_path):
 
 @pytest.mark.parametrize(("setting", "value", "message"), [
     ("d_model", "36", "network.width = 36"), ("n_head", 0, "network.heads = 0"), ("clamp_len", "far", "clamp = far"),
-    ("mem_len", -3, "network.memory.evaluation = -3")])
+    ("mem_len", -3, "network.memory.eval_length = -3")])
 def test_impossible_values_are_reported_with_their_key(tmp_path, setting, value, message):
     reference.random_reference("xlnet", 1, "XLNetModel").save_pretrained(tmp_path)
     configure(tmp_path, **{setting: value, "d_head": ...})

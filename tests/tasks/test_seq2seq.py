@@ -71,7 +71,7 @@ def test_the_objective_fits_the_decoding_mode(models):
     assert {name: tasks[name][0].smoothing for name in FAMILIES[:4]} == {"transformer": 0.1, "mass": 0.1, "bart": 0.1,
                                                                          "t5": 0.0}
     cloze = tasks["unilm"][0]
-    assert (cloze.kind, cloze.sees, cloze.scored, cloze.rate) == ("masked_lm", "prefix", "second", 0.7)
+    assert (cloze.kind, cloze.attention_mask, cloze.scored, cloze.rate) == ("masked_lm", "prefix", "second", 0.7)
     assert tasks["prefix-lm"][0].kind == "prefix_lm" and by_family["prefix-lm"].corpus.pair == "A end B end"
     assert (tasks["gpt2"][0].kind, tasks["gpt2"][0].scored) == ("causal_lm", "second")
 

@@ -17,8 +17,8 @@ from stemma.training.pretrain_loader import PretrainLoader
 
 WORDS = ["objective.words.kind=masked_lm", "objective.words.rate=0.2", "objective.words.unit=word",
          "objective.words.dynamic=true"]
-TWO_STAGES = ["remove=objective.next_sentence", "objective.masked_lm.dynamic=true", "objective.masked_lm.stops=0.5",
-              *WORDS, "objective.words.starts=0.5"]
+TWO_STAGES = ["remove=objective.next_sentence", "objective.masked_lm.dynamic=true",
+              "objective.masked_lm.end_fraction=0.5", *WORDS, "objective.words.start_fraction=0.5"]
 SMALL = ["network.width=32", "network.heads=2", "network.feedforward=64", "corpus.sequence_length=32",
          "training.batch_size=8", "training.warmup_steps=2", "training.log_every=1"]
 
@@ -33,13 +33,13 @@ def names(changes, step: int, used: float) -> list[str]:
 
 def test_a_stage_begins_and_ends_at_its_fraction_of_the_budget():
     assert [names(TWO_STAGES, 7, used) for used in (0.0, 0.499, 0.5, 0.999)] == [["masked_lm"]] * 2 + [["words"]] * 2
-    both = [*TWO_STAGES, "objective.words.starts=0.25", "objective.words.start_step=100"]
+    both = [*TWO_STAGES, "objective.words.start_fraction=0.25", "objective.words.start_step=100"]
     assert names(both, 99, 0.3) == ["masked_lm"] and names(both, 100, 0.3) == ["masked_lm", "words"]
     assert names(both, 100, 0.2) == ["masked_lm"] and names(both, 100, 0.5) == ["words"]
 
 
 def test_gaps_between_stages_are_filled_by_the_stage_before():
-    gap = [*TWO_STAGES, "objective.words.starts=0.7", "objective.words.stops=0.9"]
+    gap = [*TWO_STAGES, "objective.words.start_fraction=0.7", "objective.words.end_fraction=0.9"]
     result = [names(gap, 0, used) for used in (0.4, 0.6, 0.8, 0.95)]
     assert result == [["masked_lm"], ["masked_lm"], ["words"], ["words"]]
 
@@ -64,8 +64,8 @@ def batch_contents(prepared) -> list:
 
 
 @pytest.mark.parametrize("changes", [
-    TWO_STAGES, [*TWO_STAGES, "objective.words.starts=0.3"],
-    [*TWO_STAGES, "objective.words.packing=full_sentences", "objective.words.starts=0.2"]])
+    TWO_STAGES, [*TWO_STAGES, "objective.words.start_fraction=0.3"],
+    [*TWO_STAGES, "objective.words.packing=full_sentences", "objective.words.start_fraction=0.2"]])
 def test_rows_prefetched_for_a_finished_stage_are_put_back(make, changes):
     """The fraction of the budget that a step uses is known only after it, so a stage may end after a batch was
     prefetched. The next batch is then the one that a run resumed at this step gets."""
@@ -81,7 +81,8 @@ def test_rows_prefetched_for_a_finished_stage_are_put_back(make, changes):
 
 
 def test_a_paused_objective_skips_no_rows(make):
-    pausing = [*TWO_STAGES, "objective.words.starts=0.3", "objective.words.stops=0.6", "objective.masked_lm.stops=1.0"]
+    pausing = [*TWO_STAGES, "objective.words.start_fraction=0.3", "objective.words.end_fraction=0.6",
+               "objective.masked_lm.end_fraction=1.0"]
     loader, alone = make(*pausing), make(*TWO_STAGES[:2])
     cursors = []
     for step in range(40):
@@ -109,7 +110,8 @@ def test_a_budget_that_ends_before_a_task_starts_is_refused():
     (0.5, 0.6, 10, True), (0.5, 0.6, 3, False), (0.5, 0.6, 2, True), (0.95, 1.0, 10, False), (0.9, 1.0, 10, True),
     (0.34, 0.35, 3, False), (0.33, 0.34, 100, True), (0.0, 0.01, 1, True)])
 def test_a_stage_that_contains_no_step_is_refused(starts, stops, steps, trained):
-    resolved = recipe_of(f"objective.next_sentence.starts={starts}", f"objective.next_sentence.stops={stops}")
+    resolved = recipe_of(f"objective.next_sentence.start_fraction={starts}",
+                         f"objective.next_sentence.end_fraction={stops}")
     active = any("next_sentence" in [o.name for o in active_objectives(build_objectives(resolved), step, step / steps)]
                  for step in range(steps))
     assert active is trained
@@ -118,7 +120,7 @@ def test_a_stage_that_contains_no_step_is_refused(starts, stops, steps, trained)
     else:
         with pytest.raises(UserError) as caught:
             check_curriculum(resolved, Budget("steps", steps))
-        assert caught.value.problems[0][0] == f"objective.next_sentence.starts = {starts:g}"
+        assert caught.value.problems[0][0] == f"objective.next_sentence.start_fraction = {starts:g}"
 
 
 def test_a_refused_curriculum_leaves_no_files(tmp_path, corpus_folder):
@@ -148,7 +150,7 @@ def test_validation_covers_objectives_that_have_started(tmp_path, corpus_folder,
 
 def test_each_task_has_its_own_mean_loss_for_spike_detection(tmp_path, corpus_folder):
     """Alternating between tasks with high and low losses is not a loss spike."""
-    changes = [*SMALL, "objective.masked_lm.packing=full_sentences", "objective.next_sentence.turns=12.0",
+    changes = [*SMALL, "objective.masked_lm.packing=full_sentences", "objective.next_sentence.sampling_weight=12.0",
                "training.spike_factor=3.0", "training.checkpoint_every=1000", "training.validate_every=1000"]
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=160, changes=changes, seed=SEED)
     assert result["steps"] == 160

@@ -36,7 +36,7 @@ packing = "parallel"
 turns = 3.0
 """
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
-         "network.attention.dropout=0.0", "network.initialization.spread=0.1",  # the default is too small here
+         "network.attention.dropout=0.0", "network.initialization.std=0.1",  # the default is too small here
          "corpus.sequence_length=32", "training.batch_size=16", "training.warmup_steps=2", "training.threads=1",
          "training.learning_rate=0.003", "corpus.validation=0.2", "objective.masked_lm.dynamic=true"]
 KIND_OF = {"talk": "roles", "talk_mask": "roles", "clicks": "relevance", "masked_lm": "running"}

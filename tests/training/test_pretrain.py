@@ -148,7 +148,7 @@ def test_a_published_checkpoint_with_a_padded_vocabulary_is_trained_further(name
 def test_a_run_that_fails_in_its_first_step_leaves_no_folder(tmp_path, corpus_folder, monkeypatch):
     with pytest.raises(UserError, match="at step 1; training stopped before anything was learnt"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=3,
-                 changes=[*SMALL, "network.initialization.spread=1e30"])
+                 changes=[*SMALL, "network.initialization.std=1e30"])
     assert list(tmp_path.iterdir()) == []
 
 

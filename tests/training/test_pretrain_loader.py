@@ -126,7 +126,7 @@ def test_the_sequence_length_may_change_between_steps(make):
 
 
 def test_the_first_phase_has_its_own_sequence_length(make):
-    loader = make("corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16")
+    loader = make("corpus.first_phase.fraction=0.5", "corpus.first_phase.sequence_length=16")
     assert [loader.sequence_length_at(used) for used in (0.0, 0.49, 0.5, 1.0)] == [16, 16, 32, 32]
     assert make("corpus.first_phase.sequence_length=128").sequence_length_at(0.0) == 32
 
@@ -135,7 +135,7 @@ def test_the_first_phase_has_its_own_sequence_length(make):
 def test_each_phase_has_its_own_batch_size(make, packing):
     tasks = [] if packing == "segment_pair" else ["remove=objective.next_sentence", "remove=objective.masked_lm",
                                                     "objective.causal_lm.weight=1.0", f"corpus.packing={packing}"]
-    loader = make(*tasks, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16",
+    loader = make(*tasks, "corpus.first_phase.fraction=0.5", "corpus.first_phase.sequence_length=16",
                   "corpus.first_phase.batch_size=20")
     assert [loader.get_batch(step, loader.sequence_length_at(used), used).batch.num_rows
             for step, used in enumerate((0.0, 0.4, 0.5, 0.9))] == [20, 20, 8, 8]
@@ -219,7 +219,7 @@ def test_unigram_counts_the_training_text_only(make):
 
 
 def test_objective_groups_alternate_by_turns_and_wait_for_their_start_step(make):
-    loader = make("objective.masked_lm.packing=full_sentences", "objective.masked_lm.turns=3.0",
+    loader = make("objective.masked_lm.packing=full_sentences", "objective.masked_lm.sampling_weight=3.0",
                   "objective.masked_lm.weight=0.5", "objective.next_sentence.start_step=100")
     names = [tuple(o.name for o in objectives_at(loader, step)) for step in range(1100)]
     assert set(names[:100]) == {("masked_lm",)}

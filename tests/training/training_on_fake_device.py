@@ -61,7 +61,8 @@ def test_every_recipe_trains_on_another_device(name, tmp_path, text_file):
         training = open_run(tmp_path / "run", False)
         with training.trainer as loop:
             before = {key: tensor.held.clone() for key, tensor in loop.network.state_dict().items()}
-            steps = 8 if any(task.starts for task in resolved.settings.objective.values()) else 3  # tasks take turns
+            takes_turns = any(task.start_fraction for task in resolved.settings.objective.values())
+            steps = 8 if takes_turns else 3
             for _ in range(steps):
                 loop.run_for(ONE_STEP)
             assert all(parameter.device == device() for parameter in loop.network.parameters())

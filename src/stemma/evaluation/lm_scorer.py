@@ -47,7 +47,7 @@ class LMScorer:
         settings = model.recipe.settings
         memory_settings = model.network.settings.memory
         self.has_memory = memory_settings is not None
-        default_memory = None if memory_settings is None else memory_settings.evaluation or memory_settings.length
+        default_memory = None if memory_settings is None else memory_settings.eval_length or memory_settings.length
         self.memory = default_memory if memory is None else memory
         max_length = settings.network.max_length
         # positions beyond the training sequence length may exist, untrained

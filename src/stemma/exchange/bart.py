@@ -23,7 +23,7 @@ SIZES = (
     ConfigSetting("network.inner_dropout", "activation_dropout"),
     ConfigSetting("network.position.maximum", "max_position_embeddings"),
     ConfigSetting("network.embedding.scale", "scale_embedding"),
-    ConfigSetting("network.initialization.spread", "init_std"),
+    ConfigSetting("network.initialization.std", "init_std"),
 )
 
 REQUIRED_CONFIG = {"decoder_attention_heads": lambda config: config["encoder_attention_heads"],
@@ -32,7 +32,7 @@ REQUIRED_CONFIG = {"decoder_attention_heads": lambda config: config["encoder_att
 
 EPSILON = 1e-5  # fixed in transformers
 
-REQUIRED_RECIPE = {**DEFAULT_ARCHITECTURE, "network.norm.place": "post", "network.norm.epsilon": EPSILON,
+REQUIRED_RECIPE = {**DEFAULT_ARCHITECTURE, "network.norm.placement": "post", "network.norm.epsilon": EPSILON,
                    "network.attention.head_width": None}
 
 
@@ -79,7 +79,7 @@ BART = Family(
     settings=SIZES,
     required_config=REQUIRED_CONFIG,
     required_recipe={**REQUIRED_RECIPE, "network.position.kind": "learned", "network.position.offset": 2,
-                     "network.position.counts": "places", "network.embedding.norm": True},
+                     "network.position.numbering": "absolute", "network.embedding.norm": True},
     body_keys=(
         *BODY,
         TensorKey.of("embedding.position.table.weight", "encoder.embed_positions.weight"),

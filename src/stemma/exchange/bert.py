@@ -29,12 +29,12 @@ BERT = Family(
         ConfigSetting("network.position.maximum", "max_position_embeddings"),
         ConfigSetting("network.embedding.segments", "type_vocab_size"),
         ConfigSetting("network.norm.epsilon", "layer_norm_eps"),
-        ConfigSetting("network.initialization.spread", "initializer_range"),
+        ConfigSetting("network.initialization.std", "initializer_range"),
     ),
     required_config={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     required_recipe={
-        **DEFAULT_ARCHITECTURE, "network.norm.place": "post", "network.attention.head_width": None,
-        "network.position.kind": "learned", "network.position.offset": 0, "network.position.counts": "places",
+        **DEFAULT_ARCHITECTURE, "network.norm.placement": "post", "network.attention.head_width": None,
+        "network.position.kind": "learned", "network.position.offset": 0, "network.position.numbering": "absolute",
         "network.embedding.scale": False, "network.embedding.norm": True,
     },
     body_keys=(

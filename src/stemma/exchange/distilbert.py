@@ -29,7 +29,7 @@ DISTILBERT = Family(
         ConfigSetting("network.dropout", "dropout"),
         ConfigSetting("network.attention.dropout", "attention_dropout"),
         ConfigSetting("network.position.maximum", "max_position_embeddings"),
-        ConfigSetting("network.initialization.spread", "initializer_range"),
+        ConfigSetting("network.initialization.std", "initializer_range"),
     ),
     derived_values={"network.embedding.segments": lambda values: 0,
                     "network.attention.output_dropout": lambda values: 0.0},  # only the feed-forward output has dropout

@@ -30,7 +30,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 DEFAULT_ARCHITECTURE: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
-    "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
+    "network.embedding.width": None, "network.embedding.scale_logits": False, "network.depth.kind": "stacked",
     "network.decoder.depth.kind": None,  # None: as in the encoder
     "network.transition": "feedforward", "network.sharing": "none",
 }

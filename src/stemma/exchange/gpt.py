@@ -26,12 +26,12 @@ SIZES = (
     ConfigSetting("network.dropout", "resid_pdrop"),
     ConfigSetting("network.attention.dropout", "attn_pdrop"),
     ConfigSetting("network.norm.epsilon", "layer_norm_epsilon"),
-    ConfigSetting("network.initialization.spread", "initializer_range"),
+    ConfigSetting("network.initialization.std", "initializer_range"),
 )
 
 REQUIRED_RECIPE = {
     **DEFAULT_ARCHITECTURE, "network.attention.head_width": None, "network.position.kind": "learned",
-    "network.position.offset": 0, "network.position.counts": "places", "network.embedding.scale": False,
+    "network.position.offset": 0, "network.position.numbering": "absolute", "network.embedding.scale": False,
 }
 
 BLOCKS = (
@@ -59,7 +59,7 @@ GPT = Family(
     derived_values={"network.feedforward": lambda values: 4 * values["network.width"]},
     duplicate_settings={"embd_pdrop": "resid_pdrop", "n_ctx": "n_positions"},
     required_config={},
-    required_recipe={**REQUIRED_RECIPE, "network.norm.place": "post"},
+    required_recipe={**REQUIRED_RECIPE, "network.norm.placement": "post"},
     body_keys=(
         TensorKey.of("embedding.tokens.weight", "tokens_embed.weight"),
         TensorKey.of("embedding.position.table.weight", "positions_embed.weight"),

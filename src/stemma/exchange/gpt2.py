@@ -23,7 +23,7 @@ GPT2 = Family(
     duplicate_settings={"embd_pdrop": "resid_pdrop", "n_ctx": "n_positions"},
     required_config={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
                      "add_cross_attention": False},
-    required_recipe={**REQUIRED_RECIPE, "network.norm.place": "pre"},
+    required_recipe={**REQUIRED_RECIPE, "network.norm.placement": "pre"},
     body_keys=(
         TensorKey.of("embedding.tokens.weight", "wte.weight"),
         TensorKey.of("embedding.position.table.weight", "wpe.weight"),

@@ -35,6 +35,7 @@ from stemma.objectives import build_objectives, head_specs
 from stemma.recipe_loading import Recipe, recipe
 from stemma.schema.corpus import CorpusSettings
 from stemma.schema.overrides import flatten
+from stemma.schema.renamed_keys import rename_keys
 from stemma.task_config import FILE, TaskConfig, read_task_configs, task_stack
 from stemma.text.tokenizer import Tokenizer
 
@@ -119,7 +120,7 @@ def _load_native(folder: Path, config: Mapping[str, Any]) -> Model:
     stored, weights = recipe(folder / RECIPE, stored=True), read_weights(folder)
     check_own_sizes(folder, stored, config, weights)
     section = config.get("network")
-    config_values = flatten(section) if isinstance(section, dict) else {}
+    config_values = flatten(rename_keys({"network": section})[0]["network"]) if isinstance(section, dict) else {}
     stored, warnings = reconcile_recipe(folder, stored, config_values, flatten(stored.values["network"]), {})
     task_configs = read_task_configs(folder)
     declared = head_specs(build_objectives(stored))

@@ -96,7 +96,7 @@ SETTINGS = (
     ConfigSetting("network.embedding.dropout", "embedding_dropout",
                   to_hf=lambda value, values: values["network.dropout"] if value is None else value),
     ConfigSetting("network.norm.epsilon", "norm_eps"),
-    ConfigSetting("network.initialization.spread", "initializer_range"),
+    ConfigSetting("network.initialization.std", "initializer_range"),
 )
 REQUIRED_CONFIG = {
     "attention_bias": False, "mlp_bias": False, "norm_bias": False, "decoder_bias": True, "classifier_bias": False,
@@ -104,7 +104,7 @@ REQUIRED_CONFIG = {
 }
 REQUIRED_RECIPE = {
     **{key: value for key, value in DEFAULT_ARCHITECTURE.items() if key != "network.attention.windows"},
-    "network.norm.place": "pre", "network.norm.bias": False, "network.norm.weight": True,
+    "network.norm.placement": "pre", "network.norm.bias": False, "network.norm.weight": True,
     "network.norm.first": False, "network.bias": False, "network.attention.bias": False, "network.transition": "gated",
     "network.attention.head_width": None, "network.position.kind": "rotary", "network.embedding.scale": False,
     "network.embedding.norm": True, "network.embedding.segments": 0,

@@ -37,7 +37,8 @@ ROBERTA = Family(
     prefix="roberta.",
     settings=tuple(SETTINGS.values()),
     required_config={**BERT.required_config, "pad_token_id": PADDING},
-    required_recipe={**BERT.required_recipe, "network.position.offset": OFFSET, "network.position.counts": "tokens"},
+    required_recipe={**BERT.required_recipe, "network.position.offset": OFFSET,
+                     "network.position.numbering": "skip_padding"},
     body_keys=BERT.body_keys,
     head_keys={
         "pooler": BERT.head_keys["pooler"],

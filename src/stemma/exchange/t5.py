@@ -69,10 +69,10 @@ T5 = Family(
     ),
     required_config={"is_encoder_decoder": True, "tie_word_embeddings": True, "scale_decoder_outputs": True},
     required_recipe={
-        **DEFAULT_ARCHITECTURE, "network.norm.kind": "scale", "network.norm.place": "pre",
+        **DEFAULT_ARCHITECTURE, "network.norm.kind": "scale", "network.norm.placement": "pre",
         "network.position.kind": "bucketed",
         "network.attention.bias": False, "network.attention.scale": False, "network.bias": False,
-        "network.embedding.scale": False, "network.embedding.norm": False, "network.embedding.quiet": True,
+        "network.embedding.scale": False, "network.embedding.norm": False, "network.embedding.scale_logits": True,
     },
     body_keys=(
         weight_key("embedding.tokens", "shared"),

@@ -49,15 +49,15 @@ XLNET = Family(
                       from_hf=lambda value, config: value if value > 0 else None,
                       to_hf=lambda value, values: value or -1),
         # with null or 0, transformers keeps every earlier hidden state; here the memory then has 512, the default
-        ConfigSetting("network.memory.evaluation", "mem_len", default=512, from_hf=lambda value, config: value or 512,
+        ConfigSetting("network.memory.eval_length", "mem_len", default=512, from_hf=lambda value, config: value or 512,
                       to_hf=lambda value, values: value or values["network.memory.length"]),
-        ConfigSetting("network.initialization.spread", "initializer_range"),
+        ConfigSetting("network.initialization.std", "initializer_range"),
     ),
     derived_values={"network.attention.head_width": lambda values: values["network.width"] // values["network.heads"]},
     required_config={"d_head": lambda config: config["d_model"] // config["n_head"], "attn_type": "bi",
                      "bi_data": False, "untie_r": True},
     required_recipe={
-        **DEFAULT_ARCHITECTURE, "network.norm.place": "post", "network.position.kind": "relative_xl",
+        **DEFAULT_ARCHITECTURE, "network.norm.placement": "post", "network.position.kind": "relative_xl",
         "network.attention.bias": False, "network.attention.segments": True,
         "network.embedding.scale": False, "network.embedding.norm": False, "network.embedding.query": True,
         "network.memory.start": "empty", "network.memory.same_length": False,

@@ -55,7 +55,7 @@ NO_EFFECT_RULES = (
                  "no row of pre-training is longer than the sequence length"),
     NoEffectRule("network.position.offset", lambda settings, _: None,
                  "it only decides which rows of the position embedding are unused"),
-    NoEffectRule("network.position.counts", lambda settings, _: None, "they differ only with padding on the left"),
+    NoEffectRule("network.position.numbering", lambda settings, _: None, "they differ only with padding on the left"),
     NoEffectRule("network.position.clamp", lambda settings, _: _max_distance(settings),
                  "no two positions are that far apart"),
     NoEffectRule("network.embedding.segments",
@@ -67,18 +67,19 @@ NO_EFFECT_RULES = (
     NoEffectRule("network.embedding.query",
                  lambda settings, _: any(task.needs_query_stream for task in settings.objective.values()),
                  "no objective uses a query stream"),
-    NoEffectRule("network.embedding.shrink",
-                 lambda settings, _: settings.network.embedding.cutoffs and settings.network.embedding.shrink,
+    NoEffectRule("network.embedding.div_val",
+                 lambda settings, _: settings.network.embedding.cutoffs and settings.network.embedding.div_val,
                  "the embedding is not adaptive"),
     NoEffectRule("network.attention.head_width",
                  lambda settings, _: settings.network.attention.head_width
                  or settings.network.width // settings.network.heads,
                  "heads have the same width without it"),
     NoEffectRule("objective.*.ngrams", lambda _, task: "ngram" in task.unit and task.ngrams, "no n-grams are masked"),
-    NoEffectRule("objective.*.geometric", lambda _, task: task.unit == "span" and task.geometric,
+    NoEffectRule("objective.*.geometric_p", lambda _, task: task.unit == "span" and task.geometric_p,
                  "no spans are masked"),
-    NoEffectRule("objective.*.longest", lambda _, task: task.unit == "span" and task.longest, "no spans are masked"),
-    NoEffectRule("objective.*.together", lambda _, task: task.unit != "token" and task.together,
+    NoEffectRule("objective.*.max_span_words", lambda _, task: task.unit == "span" and task.max_span_words,
+                 "no spans are masked"),
+    NoEffectRule("objective.*.replace_whole_units", lambda _, task: task.unit != "token" and task.replace_whole_units,
                  "every unit is one token"),
     NoEffectRule("objective.*.duplicates", lambda _, task: not task.dynamic and task.duplicates,
                  "masking is dynamic"),
@@ -179,7 +180,7 @@ def _num_segments(settings: RecipeSettings) -> int:
 def _max_distance(settings: RecipeSettings) -> int | None:
     """The clamp on relative distances, if it is below the largest distance that occurs."""
     clamp, memory = getattr(settings.network.position, "clamp", None), settings.network.memory
-    farthest = settings.corpus.sequence_length + (max(memory.length, memory.evaluation or 0) if memory else 0)
+    farthest = settings.corpus.sequence_length + (max(memory.length, memory.eval_length or 0) if memory else 0)
     return clamp if clamp is not None and clamp < farthest else None
 
 

@@ -19,6 +19,7 @@ from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Sco
 from stemma.lab.text_split import TextSplit
 from stemma.schema.base import parts_in_settings
 from stemma.schema.overrides import flatten
+from stemma.schema.renamed_keys import old_entry
 from stemma.schema.training import TrainingSettings
 from stemma.text.train_tokenizer import TRAINER_VERSION
 from stemma.training import run_graph
@@ -105,8 +106,8 @@ def distinct_cells(cells: Sequence[Cell], tasks: Sequence[DownstreamTask]) -> li
 def recipe_digest(variant: Variant) -> str:
     """Digest of the values that affect the pre-trained model, without the recipe's name and the values' origins."""
     omitted = NON_MODEL_KEYS | set(variant.recipe.settings.later_defaults())
-    values = {key: value for key, value in flatten(variant.recipe.values).items()
-              if key not in omitted and not key.startswith(f"{FINETUNING}.")}
+    values = dict(old_entry(key, value) for key, value in flatten(variant.recipe.values).items()
+                  if key not in omitted and not key.startswith(f"{FINETUNING}."))
     kind = values["tokenizer.kind"]
     code = plugins.plugins_of(parts_in_settings(variant.recipe.settings))
     return short_digest(values | ({"tokenizer.learnt": TRAINER_VERSION[kind]} if kind in TRAINER_VERSION else {})

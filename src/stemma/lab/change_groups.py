@@ -9,7 +9,7 @@ The rules, for two resolved recipes:
    it (PART_USERS), and objectives that
    - replace each other: sentence objectives on the same rows, or all token-prediction objectives if none remains;
    - are added or removed together and share rows that no other objective uses;
-   - are stages of one curriculum: `starts` and `stops` belong to the objectives that begin or end there.
+   - are stages of one curriculum: `start_fraction` and `end_fraction` belong to the objectives that begin or end there.
 3. The tokenizer is one change, and so are the fine-tuning settings.
 4. A change that can neither be added to the parent alone nor removed from the child alone is merged with the fewest
    others that make it valid, at most two. A change that is valid in one direction stays alone.
@@ -42,12 +42,12 @@ KEY_GROUPS: tuple[tuple[str, ...], ...] = (
     ("network.embedding.segments", "network.attention.segments", "corpus.single", "corpus.pair", "corpus.boundary",
      "objective.*.single", "objective.*.pair"),  # templates: special tokens and segments
     ("network.embedding.tasks", "objective.*.task_id"),
-    ("objective.*.turns",),  # relative frequencies of the objectives
+    ("objective.*.sampling_weight",),  # relative frequencies of the objectives
 )
 PART_USERS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
               "network.embedding.query": "needs_query_stream"}
 WHOLE_SECTIONS = ("tokenizer", "finetuning")  # sections of a recipe that are one decision
-STAGE_KEYS = (".starts", ".stops", ".start_step")
+STAGE_KEYS = (".start_fraction", ".end_fraction", ".start_step")
 MAX_PARTNERS = 2  # a merge of more changes is no longer one change
 
 
@@ -104,7 +104,7 @@ def check_trainable(recipe: Recipe) -> Recipe:
     tasks = recipe.settings.objective.values()
     if not tasks:
         raise UserError(f"no task of {recipe.label} is left to train")
-    if all(task.start_step > 0 or task.starts > 0 for task in tasks):
+    if all(task.start_step > 0 or task.start_fraction > 0 for task in tasks):
         raise UserError(f"no task of {recipe.label} starts at the first step")
     head_specs(build_objectives(recipe))
     return recipe
@@ -252,7 +252,7 @@ def _coupled_objectives(parent: Recipe, child: Recipe, keys: set[str]) -> Iterat
 
 
 def _is_staged(task: ObjectiveSettings) -> bool:
-    return task.starts > 0 or task.start_step > 0 or task.stops < 1
+    return task.start_fraction > 0 or task.start_step > 0 or task.end_fraction < 1
 
 
 # --- groups and their names ------------------------------------------------------------------------------------------

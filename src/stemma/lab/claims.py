@@ -34,8 +34,8 @@ LANGUAGES = {"en": "English", "zh": "Chinese"}
 # With a budget of minutes, a model needs these to get past the unigram plateau; a claim may override them.
 SMALL_BUDGET_CHANGES = (
     "tokenizer.vocab_size=4000", "corpus.sequence_length=64", "corpus.short_probability=0", "network.heads=8",
-    "network.norm.place=pre", "network.embedding.norm=false", "network.embedding.scale=true",
-    "network.position.kind=sinusoidal", "network.position.maximum=512", "network.initialization.spread=0.1",
+    "network.norm.placement=pre", "network.embedding.norm=false", "network.embedding.scale=true",
+    "network.position.kind=sinusoidal", "network.position.maximum=512", "network.initialization.std=0.1",
     "network.dropout=0", "network.attention.dropout=0", "training.batch_size=24", "training.warmup_steps=50",
     "training.learning_rate=2e-3", "training.optimizer.epsilon=1e-9")
 

@@ -22,7 +22,7 @@ class AdaptiveInput(TensorModule):
 
     def __init__(self, vocab_size: int, width: int, settings: NetworkSettings):
         super().__init__()
-        cutoffs, shrink = settings.embedding.cutoffs, settings.embedding.shrink
+        cutoffs, shrink = settings.embedding.cutoffs, settings.embedding.div_val
         self.num_embeddings, self.embedding_dim = vocab_size, width
         used_cutoffs = [cutoff for cutoff in cutoffs if cutoff < vocab_size]  # a small vocabulary has fewer clusters
         self.cluster_bounds = [0, *used_cutoffs, vocab_size]

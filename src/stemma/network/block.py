@@ -49,7 +49,7 @@ class Block(TensorModule):
                     else build_norm(settings.norm, settings.width))
         if first_block is None and not settings.norm.first:
             self.attention_norm = nn.Identity()
-        self.pre_norm = settings.norm.place == "pre"
+        self.pre_norm = settings.norm.placement == "pre"
         self.dropout = Dropout(settings.dropout)
         output_dropout = settings.attention.output_dropout
         self.attention_dropout = Dropout(settings.dropout if output_dropout is None else output_dropout)

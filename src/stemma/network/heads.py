@@ -100,7 +100,7 @@ class LMHead(TensorModule):
         self.norm = build_norm(settings.norm, width) if spec.transform else None
         self.activation = ACTIVATIONS[settings.activation]
         self.bias = nn.Parameter(torch.zeros(embedding.tokens.num_embeddings)) if spec.bias else None
-        self.scale = settings.width**-0.5 if settings.embedding.quiet else 1.0
+        self.scale = settings.width**-0.5 if settings.embedding.scale_logits else 1.0
         self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
 
     @property

@@ -38,7 +38,7 @@ class Initializer:
 def default_initializer(settings: NetworkSettings, fan_in: int | None = None) -> Initializer:
     """The network's initializer; its std is 1 / sqrt(fan_in) if the recipe says so (T5)."""
     initialization = settings.initialization
-    by_fan_in = initialization.by_input and fan_in is not None
+    by_fan_in = initialization.fan_in and fan_in is not None
     std = fan_in**-0.5 if by_fan_in and fan_in is not None else initialization.std_for(settings.width)
     return Initializer(std, initialization.distribution != "normal")
 

@@ -207,7 +207,7 @@ class Network(nn.Module):
         """An empty cache for incremental decoding. `max_length`: memory length of a network with memory; None: by its
         settings."""
         memory = self.settings.memory
-        return KVCache(None if memory is None else max_length or memory.evaluation or memory.length)
+        return KVCache(None if memory is None else max_length or memory.eval_length or memory.length)
 
     def head(self, name: str) -> ScoringHead:
         return cast(ScoringHead, self.heads[name])

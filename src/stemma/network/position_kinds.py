@@ -54,7 +54,7 @@ class LearnedPositionSettings(PositionSettings):
     kind: Literal["learned"]
     maximum: Count  # number of positions
     offset: Natural = 0  # unused rows before the first position (RoBERTa has two)
-    counts: Literal["places", "tokens"] = "places"  # tokens: padding before a text is not counted (RoBERTa)
+    numbering: Literal["absolute", "skip_padding"] = "absolute"  # skip_padding: only tokens have a position (RoBERTa)
 
     size_keys: ClassVar[tuple[str, ...]] = ("maximum",)
 
@@ -64,7 +64,7 @@ class LearnedPositionSettings(PositionSettings):
 
     @property
     def skips_padding(self) -> bool:
-        return self.counts == "tokens"
+        return self.numbering == "skip_padding"
 
     def num_parameters(self, width: int) -> int:
         return self.maximum * width

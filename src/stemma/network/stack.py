@@ -38,7 +38,7 @@ class Stack(Body):
         self.blocks = ModuleSequence[Block]([first, *others])
         # the position bias of all layers (T5), if there is one
         self.near = build_position_scheme(settings).build_score_bias(bidirectional=not cross_attention)
-        self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
+        self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.placement == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
         # features of attention that a pass may use, such as skipping padding
         position_wise = registry.get("feedforward", settings.transition).settings.position_wise

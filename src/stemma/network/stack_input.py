@@ -28,7 +28,7 @@ def build_stack_input(network: Network, stream: Stream, state: State | None,
     attention_mask, zero_memory_length, memory_update = stream.attention_mask, 0, None
     if memory_settings is not None:
         memory_length = cache.max_length if cache is not None and cache.max_length is not None else \
-            memory_settings.length if network.training else memory_settings.evaluation or memory_settings.length
+            memory_settings.length if network.training else memory_settings.eval_length or memory_settings.length
         if memory_settings.same_length:
             attention_mask = attention_mask & SlidingWindow(memory_length - 1, length)
         if memory_settings.start == "zeros":

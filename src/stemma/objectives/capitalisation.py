@@ -30,7 +30,7 @@ class CapitalisationSettings(ObjectiveSettings):
 
     kind: Literal["capitalisation"]
 
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

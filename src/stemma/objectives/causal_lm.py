@@ -57,7 +57,7 @@ class CausalLMSettings(ObjectiveSettings):
     transform: bool = False  # LM head of masked models: dense layer, norm and bias (Ettin)
 
     special_tokens = frozenset({"end"})  # separates documents; optional (openai-gpt's vocabulary has none)
-    sees: ClassVar[AttentionMaskKind] = "causal"
+    attention_mask: ClassVar[AttentionMaskKind] = "causal"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

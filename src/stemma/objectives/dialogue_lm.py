@@ -33,7 +33,7 @@ class DialogueLMSettings(ObjectiveSettings):
     fake: Probability = 0.5  # probability that a turn is replaced
 
     rearranges_text = True
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class DiscourseRelationSettings(ObjectiveSettings):
     connectives: Connectives = []  # empty = the built-in English and Chinese ones
 
     rearranges_text = True
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

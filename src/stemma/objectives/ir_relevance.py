@@ -27,7 +27,7 @@ class IRRelevanceSettings(ObjectiveSettings):
     kind: Literal["ir_relevance"]
     classes: Annotated[int, base.constraint(lambda n: n >= 2, "must be 2 or more")] = 3
 
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
     reads_relevance = True
 
     @property

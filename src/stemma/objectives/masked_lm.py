@@ -49,10 +49,10 @@ class MaskedLMSettings(ObjectiveSettings):
     unit: Unit  # masking unit: selected as a whole
     ngrams: NgramProbabilities = [0.8, 0.1, 0.1]  # probabilities of 1, 2, 3... tokens (ngram: UniLM) or words
     #                                               (word_ngram: ALBERT)
-    geometric: OpenFraction = 0.2  # unit span: probability that a span ends after each word (SpanBERT)
-    longest: Count = 10  # unit span: maximum number of words
-    together: bool = False  # mask, replace or keep all tokens of a unit alike
-    sees: Literal["full", "prefix", "causal", "later"] = "full"  # attention mask; prefix: seq2seq, later: right-to-left
+    geometric_p: OpenFraction = 0.2  # unit span: probability that a span ends after each word (SpanBERT)
+    max_span_words: Count = 10  # unit span: maximum number of words
+    replace_whole_units: bool = False  # mask, replace or keep all tokens of a unit alike
+    attention_mask: Literal["full", "prefix", "causal", "later"] = "full"  # prefix: seq2seq; later: right-to-left
     scored: Literal["all", "second"] = "all"  # second: A of a pair is context, only B is masked
     dynamic: bool  # dynamic masking; otherwise `duplicates` statically masked copies take turns
     duplicates: Count = 10
@@ -62,44 +62,45 @@ class MaskedLMSettings(ObjectiveSettings):
     special_tokens = frozenset({"mask"})
     masks_tokens = True
     size_keys = ("rate",)  # ELECTRA-large masks more: its better generator leaves fewer replaced tokens
-    one_decision = (("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"),
-                    ("mask", "random"))
+    one_decision = (("unit", "ngrams", "geometric_p", "max_span_words", "replace_whole_units"),
+                    ("dynamic", "duplicates"), ("mask", "random"))
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:
         """Static masking stores rows independently, so it excludes contiguous packings; so do attention masks that
         ignore the memory."""
-        if self.sees == "prefix" or self.scored == "second":
+        if self.attention_mask == "prefix" or self.scored == "second":
             return pair_packings()
-        return () if self.dynamic and self.sees == "full" else packing_names(contiguous=False)
+        return () if self.dynamic and self.attention_mask == "full" else packing_names(contiguous=False)
 
     @property
     def generation(self) -> GenerationCapability | None:
         """Generation by a mask token after the text works if the model was trained without attention to the right."""
-        if self.sees not in ("prefix", "causal"):
+        if self.attention_mask not in ("prefix", "causal"):
             return None
-        return GenerationCapability("cloze", paired=self.sees == "prefix")
+        return GenerationCapability("cloze", paired=self.attention_mask == "prefix")
 
     @property
     def predicts_bidirectionally(self) -> bool:
-        return self.sees == "full"
+        return self.attention_mask == "full"
 
     @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
         """UniLM's settings. A bidirectional model learns sequence-to-sequence generation from the pairs."""
         keys = {"scored": "second", "rate": PAIR_MASK_RATE}
-        if self.sees == "full":
-            return {**keys, "sees": "prefix", "unit": "token", "together": False, "dynamic": True}
-        return keys if self.sees == "prefix" else None
+        if self.attention_mask == "full":
+            return {**keys, "attention_mask": "prefix", "unit": "token", "replace_whole_units": False, "dynamic": True}
+        return keys if self.attention_mask == "prefix" else None
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.mask + self.random > 1:
             problem = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
             yield (ConflictKey("mask", problem), ConflictKey("random", problem))
-        if self.scored == "second" and self.sees == "later":
-            yield (ConflictKey("scored", "with sees=later B does not attend to A, so B cannot be predicted from it"),
-                   ConflictKey("sees", "with scored=second B must attend to A: full, prefix or causal"))
+        if self.scored == "second" and self.attention_mask == "later":
+            yield (ConflictKey("scored", "with attention_mask=later B does not attend to A, so B cannot be predicted "
+                                         "from it"),
+                   ConflictKey("attention_mask", "with scored=second B must attend to A: full, prefix or causal"))
 
 
 @register("objective", "masked_lm", MaskedLMSettings)
@@ -126,11 +127,11 @@ class MaskedLM(Objective):
             selected = choose_tokens(draft, settings.rate, rng, candidates)
         else:
             selected = self._choose_units(draft, candidates, rng)
-        if settings.sees == "prefix":
+        if settings.attention_mask == "prefix":
             draft.prefix_lengths = draft.segment_b_start()
         draft.add_token_targets(LM_HEAD_NAME, at=selected, labels=draft.original_ids)
         draft.input_ids = replace_tokens(draft, selected, settings.mask, settings.random, rng,
-                                         draft.unit_ids if settings.together else None)
+                                         draft.unit_ids if settings.replace_whole_units else None)
 
     def _choose_units(self, draft: Draft, candidates: np.ndarray | None, rng: RNG) -> np.ndarray:
         """(rows, length) bool: tokens of the selected units; `draft.unit_ids` keeps the units."""
@@ -142,7 +143,8 @@ class MaskedLM(Objective):
         units = units if candidates is None else restrict_units(units, candidates)
         draft.unit_ids = units
         if unit == "span":
-            draft.unit_ids = merge_adjacent_units(units, truncated_geometric(settings.geometric, settings.longest), rng)
+            span_lengths = truncated_geometric(settings.geometric_p, settings.max_span_words)
+            draft.unit_ids = merge_adjacent_units(units, span_lengths, rng)
             return choose_units(units, settings.rate, rng, within=draft.unit_ids)
         if unit in ("ngram", "word_ngram"):
             draft.unit_ids = merge_adjacent_units(units, settings.ngrams, rng)

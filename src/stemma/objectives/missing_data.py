@@ -26,10 +26,11 @@ def drop_objectives(recipe: Recipe, missing: Mapping[str, str]) -> tuple[Recipe,
     for name in (name for name in objectives if name in missing):
         also_removed = "".join(f", and objective.{companion} with it" for companion in companions[name])
         warnings[name] = f"objective.{name} is switched off{also_removed}: {missing[name]}."
-    ordered = sorted(missing, key=lambda name: objectives[name].starts)
-    extended = {name: _take_over_stage(remaining, objectives[name], ("stops", "starts"), changes) for name in ordered}
+    ordered = sorted(missing, key=lambda name: objectives[name].start_fraction)
+    extended = {name: _take_over_stage(remaining, objectives[name], ("end_fraction", "start_fraction"), changes)
+                for name in ordered}
     for name in reversed([name for name in ordered if not extended[name]]):  # first stages: the stage after takes over
-        extended[name] = _take_over_stage(remaining, objectives[name], ("starts", "stops"), changes)
+        extended[name] = _take_over_stage(remaining, objectives[name], ("start_fraction", "end_fraction"), changes)
     for name, names in extended.items():
         warnings[name] += "".join(f" objective.{extended_name} takes over its stage of the budget."
                                   for extended_name in names)
@@ -51,7 +52,8 @@ def _paired_masked_lms(objectives: Mapping[str, ObjectiveSettings], removed: str
 def _take_over_stage(remaining: Mapping[str, ObjectiveSettings], removed: ObjectiveSettings, edges: tuple[str, str],
                      changes: dict[str, object]) -> list[str]:
     """Extend objectives of the same kind, packing and task id over the stage of a removed one: those whose near edge
-    ("stops") meets its far edge ("starts"). Adds the new edges to `changes`; returns the names of these objectives."""
+    ("end_fraction") meets its far edge ("start_fraction"). Adds the new edges to `changes`; returns the names of these
+    objectives."""
     near, far = edges
     similar = [name for name, settings in remaining.items()
                if (settings.kind, settings.packing, settings.task_id)

@@ -23,7 +23,7 @@ class NextSentenceSettings(ObjectiveSettings):
     random: Probability = 0.5  # probability that B is from another document
 
     rearranges_text = True
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

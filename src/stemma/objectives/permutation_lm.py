@@ -46,7 +46,7 @@ class PermutationLMSettings(ObjectiveSettings):
     both_directions: bool = True  # half of the rows are reversed
     scored: Literal["all", "second"] = "all"  # second: A of a pair is context, B is predicted from left to right
 
-    sees: ClassVar[AttentionMaskKind] = "permuted"
+    attention_mask: ClassVar[AttentionMaskKind] = "permuted"
     needs_query_stream = True
 
     @property

@@ -23,7 +23,7 @@ class PrefixLMSettings(ObjectiveSettings):
     kind: Literal["prefix_lm"]
 
     special_tokens = frozenset({"end"})
-    sees: ClassVar[AttentionMaskKind] = "prefix"
+    attention_mask: ClassVar[AttentionMaskKind] = "prefix"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ class ReplacedTokenSettings(ObjectiveSettings):
     kind: Literal["replaced_token"]
     judged: Literal["all", "hidden"] = "all"  # hidden: only masked positions, the paper's "ELECTRA 15%"
 
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
     needs_generator = True
     needs_masked_tokens = True
 

@@ -52,8 +52,9 @@ def check_requirements(recipe: Recipe, corpus: Corpus) -> None:
     if not objectives:
         raise UserError(f'the recipe "{recipe.label}" has no objective, so there is nothing to train; choose one of '
                         "its descendants (`stemma tree`) or add an [objective.NAME] section.")
-    late = [(objective.name, "start_step" if objective.settings.start_step else "starts") for objective in objectives
-            if objective.settings.start_step > 0 or objective.settings.starts > 0]
+    late = [(objective.name, "start_step" if objective.settings.start_step else "start_fraction")
+            for objective in objectives
+            if objective.settings.start_step > 0 or objective.settings.start_fraction > 0]
     if len(late) == len(objectives):
         raise UserError(f"no objective of {recipe.label} starts at step 0, so the first step has nothing to train; set "
                         f"objective.{late[0][0]}.{late[0][1]}=0.")

@@ -29,7 +29,7 @@ class SentenceDistanceSettings(ObjectiveSettings):
     kind: Literal["sentence_distance"]
 
     rearranges_text = True
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class SentenceOrderSettings(ObjectiveSettings):
     other: Probability = 0.0  # probability that B is from another document; 0: two classes
 
     rearranges_text = True
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class SentenceReorderingSettings(ObjectiveSettings):
         lambda n: 2 <= n <= 6, "must lie between 2 and 6: there are 1! + 2! + ... classes")] = 3
 
     rearranges_text = True
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ class Seq2SeqObjectiveSettings(ObjectiveSettings):
 
     smoothing: BelowOne = 0.0  # label smoothing
 
-    sees: ClassVar[AttentionMaskKind] = "full"  # attention mask of the encoder
+    attention_mask: ClassVar[AttentionMaskKind] = "full"  # attention mask of the encoder
     needs_decoder = True
 
     @property

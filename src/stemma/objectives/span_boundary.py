@@ -36,7 +36,7 @@ class SpanBoundarySettings(ObjectiveSettings):
     kind: Literal["span_boundary"]
     places: Count = 15  # number of relative position embeddings (as released); later positions share the last
 
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
     needs_masked_tokens = True
 
     @property

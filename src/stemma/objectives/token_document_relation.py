@@ -24,7 +24,7 @@ class TokenDocumentRelationSettings(ObjectiveSettings):
     kind: Literal["token_document_relation"]
     reach: Count = 8192  # tokens of the document around the row to search
 
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class WordStructureSettings(ObjectiveSettings):
     rate: OpenFraction = 0.05  # fraction of tokens in shuffled runs
     length: Annotated[int, base.constraint(lambda n: n >= 2, "must be 2 or more: one token alone has no order")] = 3
 
-    sees: ClassVar[AttentionMaskKind] = "full"
+    attention_mask: ClassVar[AttentionMaskKind] = "full"
 
 
 @register("objective", "word_structure", WordStructureSettings)

@@ -133,7 +133,7 @@ class FirstPhaseSettings(Settings):
 
     size_keys = ("batch_size", "warmup_steps")
 
-    share: OpenFraction  # fraction of the budget
+    fraction: OpenFraction  # fraction of the budget
     sequence_length: Count
     batch_size: Count | None = None  # sequences per step in this phase; None = training.batch_size
     # Warm-up of this phase; the schedule then runs once in each phase, and training.warmup_steps is for the second.

@@ -53,7 +53,7 @@ class NetworkSettings(Settings):
     adjustable_keys = ("dropout", "inner_dropout", "output_dropout")
     one_decision = (("dropout", "attention.dropout", "attention.output_dropout", "inner_dropout", "output_dropout"),
                     ("bias", "attention.bias"),
-                    ("initialization.*", "embedding.scale", "embedding.quiet", "attention.scale"))
+                    ("initialization.*", "embedding.scale", "embedding.scale_logits", "attention.scale"))
 
     layers: Annotated[Depth, IfNeeded] = 1
     width: Width

@@ -26,7 +26,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 
 
 class EmbeddingSettings(Settings):
-    size_keys = ("width", "shrink")
+    size_keys = ("width", "div_val")
     structural_keys = ("query", "norm")
 
     width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
@@ -36,11 +36,11 @@ class EmbeddingSettings(Settings):
     norm: bool = False  # normalize the sum of token, segment and position embeddings
     query: bool = False  # a learned embedding for query positions (XLNet's query stream)
     cutoffs: list[Count] = []  # adaptive embedding: the vocabulary, sorted by frequency, is split here
-    shrink: Count = 4  # each part has an embedding size this many times smaller than the part before
+    div_val: Count = 4  # each part has an embedding size this many times smaller than the part before
     dropout: BelowOne | None = None  # of the sum; None = network.dropout
     # How tokens and network.inputs are combined; None = sum.
     fusion: Annotated[str | None, KindName("fusion", optional=True)] = None
-    quiet: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)
+    scale_logits: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.cutoffs != sorted(set(self.cutoffs)):
@@ -48,35 +48,35 @@ class EmbeddingSettings(Settings):
 
 
 class NormSettings(Settings):
-    structural_keys = ("kind", "place")
+    structural_keys = ("kind", "placement")
 
     kind: Annotated[str, KindName("norm")]  # layer: LayerNorm; scale: RMSNorm (T5)
-    place: Literal["post", "pre"]
+    placement: Literal["post", "pre"]
     epsilon: Positive
     weight: bool = True  # a learned scale
     bias: bool = True  # a learned bias; kind scale has none
-    first: bool = True  # false, with place = pre: no norm before the first attention; the embedding has one
+    first: bool = True  # false, with placement = pre: no norm before the first attention; the embedding has one
 
     def conflicts(self) -> Iterator[Conflict]:
         if registry.get("norm", self.kind).settings.has_bias and self.bias and not self.weight:
             yield (ConflictKey("weight", "a norm without weights has no bias either: set network.norm.bias=false too"),
                    ConflictKey("bias", "needs network.norm.weight=true"))
-        if not self.first and self.place == "post":
-            yield (ConflictKey("first", "is about norms before each sublayer: set network.norm.place=pre"),
-                   ConflictKey("place", "with post, network.norm.first=false has no meaning"))
+        if not self.first and self.placement == "post":
+            yield (ConflictKey("first", "is about norms before each sublayer: set network.norm.placement=pre"),
+                   ConflictKey("placement", "with post, network.norm.first=false has no meaning"))
 
 
 class InitializationSettings(Settings):
-    size_keys = ("spread",)
+    size_keys = ("std",)
     adjustable_keys = ("distribution",)  # concerns only weights that are new
 
-    spread: Positive | None = None  # standard deviation, before truncation; None = 1 / sqrt(width)
+    std: Positive | None = None  # standard deviation, before truncation; None = 1 / sqrt(width)
     # truncated_normal: truncated at two standard deviations, as in BERT's code
     distribution: Literal["truncated_normal", "normal"] = "truncated_normal"
     residual: bool = False  # scale output projections by 1 / sqrt(number of residual additions) (GPT-2)
     zero_output: bool = False  # initialize output projections with zeros: every block starts as the identity
-    by_input: bool = False  # standard deviation of each matrix: 1 / sqrt(input width) (T5)
-    embedding: Positive | None = None  # standard deviation of the embedding; None = `spread`
+    fan_in: bool = False  # standard deviation of each matrix: 1 / sqrt(input width) (T5)
+    embedding_std: Positive | None = None  # standard deviation of the embedding; None = `std`
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.residual and self.zero_output:
@@ -84,7 +84,7 @@ class InitializationSettings(Settings):
                    ConflictKey("residual", "has no effect with network.initialization.zero_output"))
 
     def std_for(self, width: int) -> float:
-        return self.spread if self.spread is not None else width**-0.5
+        return self.std if self.std is not None else width**-0.5
 
 
 MemoryLength = Annotated[int, constraint(
@@ -94,10 +94,10 @@ MemoryLength = Annotated[int, constraint(
 class MemorySettings(Settings):
     """Cached hidden states of earlier segments, without gradient (Transformer-XL)."""
 
-    size_keys = ("length", "evaluation")
+    size_keys = ("length", "eval_length")
 
     length: MemoryLength  # positions during training
-    evaluation: MemoryLength | None = None  # positions during evaluation; None = as in training
+    eval_length: MemoryLength | None = None  # positions during evaluation; None = as in training
     start: Literal["empty", "zeros"] = "empty"  # content before the first segment
     same_length: bool = False  # every query attends to at most `length` positions, itself included
 

@@ -37,17 +37,17 @@ class GenerationCapability(NamedTuple):
 
 
 class ObjectiveSettings(Settings):
-    """Keys of every objective. A kind may also have its attention mask in `sees`: a class constant or a key."""
+    """Keys of every objective. A kind may also have an `attention_mask`: a class constant or a key."""
 
     kind: str
     weight: Positive = 1.0  # of its loss
-    turns: Positive = 1.0  # relative frequency among objectives that need separate batches
+    sampling_weight: Positive = 1.0  # relative frequency among objectives that need separate batches
     packing: PackingKind | None = None  # None = the corpus's, as with the two templates
     single: SingleTemplate | None = None
     pair: PairTemplate | None = None
     start_step: Natural = 0  # curriculum: the objective starts at this step,
-    starts: BelowOne = 0.0  # and after this fraction of the budget;
-    stops: Fraction = 1.0  # it stops after this fraction (ERNIE's stages)
+    start_fraction: BelowOne = 0.0  # and after this fraction of the budget;
+    end_fraction: Fraction = 1.0  # it stops after this fraction (ERNIE's stages)
     task_id: Natural | None = None  # task embedding of its inputs (ERNIE 2.0); a batch has one task id
 
     special_tokens: ClassVar[frozenset[str]] = frozenset()  # roles of special tokens that the objective inserts
@@ -62,8 +62,8 @@ class ObjectiveSettings(Settings):
     @property
     def attention_mask_kind(self) -> AttentionMaskKind:
         """Attention mask of this objective."""
-        sees: AttentionMaskKind = getattr(self, "sees", "full")
-        return sees
+        mask: AttentionMaskKind = getattr(self, "attention_mask", getattr(self, "sees", "full"))  # sees: 0.1
+        return mask
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:
@@ -86,9 +86,9 @@ class ObjectiveSettings(Settings):
         return None
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.starts >= self.stops:
-            what = f"starts {self.starts:g} is not before stops {self.stops:g}, so the task is never trained"
-            yield (ConflictKey("starts", what), ConflictKey("stops", what))
+        if self.start_fraction >= self.end_fraction:
+            what = f"{self.start_fraction:g} is not before end_fraction {self.end_fraction:g}, so it is never trained"
+            yield (ConflictKey("start_fraction", what), ConflictKey("end_fraction", what))
 
     def recipe_conflicts(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
         """Conflicts with the rest of the recipe, in which the objective has this name; keys are absolute."""

@@ -176,8 +176,8 @@ def _masks_for(masked: ObjectiveSettings, discriminating: ObjectiveSettings) -> 
     """Whether both objectives share their batches, and the first is active whenever the second is."""
     keys = ("packing", "single", "pair", "task_id")
     same_batches = all(getattr(masked, key) == getattr(discriminating, key) for key in keys)
-    covers = masked.start_step <= discriminating.start_step and masked.starts <= discriminating.starts \
-        and masked.stops >= discriminating.stops
+    covers = masked.start_step <= discriminating.start_step and masked.start_fraction <= discriminating.start_fraction \
+        and masked.end_fraction >= discriminating.end_fraction
     return same_batches and covers and masked.attention_mask_kind == "full"
 
 

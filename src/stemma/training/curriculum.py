@@ -1,8 +1,8 @@
 """Curriculum: which objectives are active at a step and a fraction of the budget.
 
 ERNIE masks larger and larger units, one stage after another (arXiv:1904.09223); ERNIE 2.0 adds its objectives one by
-one and keeps the earlier ones (arXiv:1907.12412). `starts` and `stops` are fractions of the budget; `start_step` is
-absolute.
+one and keeps the earlier ones (arXiv:1907.12412). `start_fraction` and `end_fraction` are fractions of the budget;
+`start_step` is absolute.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from stemma.training.budget import Budget
 def has_started(objective: TrainableObjective, step: int, progress: float) -> bool:
     """Whether the objective has started; a fine-tuning task has no schedule and always has."""
     settings = getattr(objective, "settings", None)
-    return not isinstance(settings, ObjectiveSettings) or (settings.start_step <= step and settings.starts <= progress)
+    return not isinstance(settings, ObjectiveSettings) or (
+        settings.start_step <= step and settings.start_fraction <= progress)
 
 
 def active_objectives(objectives: Sequence[Objective], step: int, progress: float) -> list[Objective]:
     """The active objectives. In a gap between stages, those that stopped last continue."""
     started = [objective for objective in objectives if has_started(objective, step, progress)]
-    active = [objective for objective in started if progress < objective.settings.stops]
-    last = max((objective.settings.stops for objective in started), default=1.0)
-    return active or [objective for objective in started if objective.settings.stops == last]
+    active = [objective for objective in started if progress < objective.settings.end_fraction]
+    last = max((objective.settings.end_fraction for objective in started), default=1.0)
+    return active or [objective for objective in started if objective.settings.end_fraction == last]
 
 
 def check_curriculum(recipe: Recipe, budget: Budget) -> None:
@@ -51,11 +52,11 @@ def check_curriculum(recipe: Recipe, budget: Budget) -> None:
 def _never_trained(name: str, settings: ObjectiveSettings, steps: int) -> tuple[str, str] | None:
     if settings.start_step >= steps:
         return f"objective.{name}.start_step = {settings.start_step:,}", f"the last step is number {steps - 1:,}"
-    first = max(settings.start_step, int(settings.starts * steps))
-    while first / steps < settings.starts:
+    first = max(settings.start_step, int(settings.start_fraction * steps))
+    while first / steps < settings.start_fraction:
         first += 1
-    if first >= steps or first / steps >= settings.stops:
-        key = "starts" if first > settings.start_step or not settings.start_step else "start_step"
+    if first >= steps or first / steps >= settings.end_fraction:
+        key = "start_fraction" if first > settings.start_step or not settings.start_step else "start_step"
         return (f"objective.{name}.{key} = {getattr(settings, key):g}",
-                f"no step lies between there and stops = {settings.stops:g}")
+                f"no step lies between there and end_fraction = {settings.end_fraction:g}")
     return None

@@ -45,7 +45,7 @@ def build_phases(settings: RecipeSettings) -> list[Phase]:
     """One phase, or two if each has its own schedule."""
     training, phase, longest = settings.training, first_phase(settings.corpus), settings.corpus.sequence_length
     first = longest if phase is None else phase.sequence_length
-    if phase is None or phase.warmup_steps is None or phase.share >= 1:
+    if phase is None or phase.warmup_steps is None or phase.fraction >= 1:
         return [Phase(0.0, 1.0, training.warmup_steps, batch_rows(settings, first), first)]
-    return [Phase(0.0, phase.share, phase.warmup_steps, batch_rows(settings, first), first),
-            Phase(phase.share, 1.0, training.warmup_steps, batch_rows(settings, longest), longest)]
+    return [Phase(0.0, phase.fraction, phase.warmup_steps, batch_rows(settings, first), first),
+            Phase(phase.fraction, 1.0, training.warmup_steps, batch_rows(settings, longest), longest)]

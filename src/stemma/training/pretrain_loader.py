@@ -85,7 +85,7 @@ class PretrainLoader:
     def sequence_length_at(self, progress: float) -> int:
         """Sequence length: short in the first phase, full after it."""
         phase = first_phase(self.settings)
-        return self.settings.sequence_length if phase is None or progress >= phase.share else phase.sequence_length
+        return self.settings.sequence_length if phase is None or progress >= phase.fraction else phase.sequence_length
 
     def batch_rows_at(self, length: int) -> int:
         """Batch size in rows at this sequence length."""
@@ -169,7 +169,7 @@ class PretrainLoader:
         """Sample the group of a step, weighted by the largest `turns` of its active objectives; returns its index and
         these objectives."""
         active = [tuple(o for o in group.objectives if o.name in key.objectives) for group in self.groups]
-        sampling_weights = np.array([max((objective.settings.turns for objective in objectives), default=0.0)
+        sampling_weights = np.array([max((objective.settings.sampling_weight for objective in objectives), default=0.0)
                                      for objectives in active])
         rng = np.random.default_rng([self.seed, key.step, 3])
         index = int(rng.choice(len(active), p=sampling_weights / sampling_weights.sum())) if len(active) > 1 else 0

@@ -30,7 +30,7 @@ def tokens(settings: TokenSettings, network: NetworkSettings, width: int, vocab_
 
     if network.embedding.cutoffs:
         return AdaptiveInput(vocab_size, width, network)
-    default, std = default_initializer(network), network.initialization.embedding
+    default, std = default_initializer(network), network.initialization.embedding_std
     return LookupEmbedding(vocab_size, width, default if std is None else Initializer(std, default.truncated))
 
 

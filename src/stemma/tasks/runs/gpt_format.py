@@ -46,7 +46,7 @@ def uses_gpt_format(model: Model, kind: str, input_format: str | None) -> bool:
     network = model.recipe.settings.network
     obstacles = [] if model.visibility.causal else ["has bidirectional attention"]
     obstacles += ["has a recurrent memory"] if network.memory is not None else []
-    plain = not (network.embedding.cutoffs or network.embedding.width or network.embedding.quiet)
+    plain = not (network.embedding.cutoffs or network.embedding.width or network.embedding.scale_logits)
     obstacles += [] if plain else ["does not predict tokens with a plain embedding matrix"]
     supported = head_task(kind).supports_gpt_format
     if input_format is None:
