@@ -17,7 +17,7 @@ from stemma import json_files
 from stemma.atomic_files import CHECKSUMS, atomic_write, read_checksums, sha256
 from stemma.errors import CorruptFileError
 
-WRITE_ONCE, REWRITTEN, APPENDED = "written once", "rewritten by us", "append-only"
+WRITE_ONCE, REWRITTEN, APPENDED = "written once", "rewritten", "append-only"
 # Folders written as a whole (a checkpoint, a model, a corpus, a tokenizer, a lab's text) list all their files.
 # lineage.json identifies the content of pipeline.toml.
 RULES = {

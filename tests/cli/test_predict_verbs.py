@@ -131,12 +131,12 @@ def test_the_confusion_matrix_and_the_most_confident_errors_match_the_prediction
     done = stemma("evaluate", tuned("classify"), "--data", data, "--out", tmp_path / "evaluation",
                   "--metric", "accuracy", "--metric", "f1", "--json")
     result, rows = done.json, lines((tmp_path / "evaluation" / "predictions.jsonl").read_text())
-    pairs = [(row["right"], row["prediction"]["label"]) for row in rows]
+    pairs = [(row["gold"], row["prediction"]["label"]) for row in rows]
     assert result["confusion"] == {"labels": ["bad", "good"], "counts": [
         [sum(pair == (gold, label) for pair in pairs) for label in ("bad", "good")] for gold in ("bad", "good")]}
     errors = [(row["prediction"]["scores"][predicted], row["where"])
               for row, (gold, predicted) in zip(rows, pairs, strict=True) if gold != predicted]
-    assert [(error["sure"], error["where"]) for error in result["worst"]] == sorted(errors, reverse=True)
+    assert [(error["confidence"], error["where"]) for error in result["worst"]] == sorted(errors, reverse=True)
     assert len(errors) >= 3
     assert set(result["metrics"]["test"]) == {"accuracy", "f1", "examples"}
     refused = stemma("evaluate", tuned("classify"), "--data", data, "--out", tmp_path / "evaluation")

@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, str, Damage, str]] = {
     "another seed": ("run", "run.json", replace_text('"seed": 0', '"seed": 1'), CHECKSUM_DIFFERS),
     "another version": ("run", "run.json", replace_text('"version": 1', '"version": 99'), CHECKSUM_DIFFERS),
     "a fine-tune's plan": ("tuned", "run.json", replace_text('"seed": 0', '"seed": 1'), CHECKSUM_DIFFERS),
-    "another recipe": ("run", "recipe.toml", replace_text("layers", "layers "), "start a new run by this one"),
+    "another recipe": ("run", "recipe.toml", replace_text("layers", "layers "), "start a new run with this one"),
     "a fine-tune's recipe": ("tuned", "recipe.toml", replace_text("layers", "layers "), "give what you changed as KEY"),
     "no recipe": ("run", "recipe.toml", Path.unlink, "recipe.toml is missing"),
     "checksums that list nothing": ("run", CHECKSUMS, overwrite_with("{}"), "run.json has no checksum"),
@@ -346,7 +346,7 @@ def test_the_architecture_page_documents_the_write_rule_of_every_file():
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     documented = {name.strip("` "): row[2].strip() for row in rows if len(row) > 3 for name in row[1].split(",")}
     for pattern, rule in RULES.items():
-        name = "COST.json" if pattern.startswith("[0-9a-f]") else "recipes/NNN.toml" if "[0-9]" in pattern else pattern
+        name = "costs/DIGEST.json" if pattern.startswith("[0-9a-f]") else "recipes/NNN.toml" if "[0-9]" in pattern else pattern
         assert documented.get(name) == rule, pattern
 
 

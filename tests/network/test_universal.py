@@ -102,7 +102,7 @@ def test_outputs_steps_and_cost_match_the_transcription(halting, transition, cau
     num_steps, costs = [], []
     for row in range(2):
         x = model.network.embedding.tokens.weight[ids[row]].double() * math.sqrt(WIDTH)
-        options = {"attention_mask": lambda i, j: j <= i or not causal, "causal": causal, "pre": place == "pre"}
+        options = {"sees": lambda i, j: j <= i or not causal, "causal": causal, "pre": place == "pre"}
         if halting:
             expected, updates, remainders = literal.adaptive(x, weights, HEADS, STEPS, THRESHOLD, **options)
             assert output.metrics["steps"][row].tolist() == updates

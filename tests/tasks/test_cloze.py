@@ -73,8 +73,8 @@ def test_a_last_word_is_correct_if_greedy_decoding_gives_it(model, tmp_path):
     result = cloze(model, tmp_path / "a.txt", on_progress=seen.append)
     scores = [score_continuations(reader, [question.context], list(question.continuations))[0]
             for question in read_cloze_items(tmp_path / "a.txt")[1]]
-    assert result["right"] == sum(score.is_greedy for score in scores) >= 1 and result["right"] < 6
-    assert result["accuracy"] == result["right"] / 6 and result["interval"] == wilson_interval(result["right"], 6)
+    assert result["correct"] == sum(score.is_greedy for score in scores) >= 1 and result["correct"] < 6
+    assert result["accuracy"] == result["correct"] / 6 and result["interval"] == wilson_interval(result["correct"], 6)
     mean = sum(score.log_probability for score in scores) / 6
     assert result["perplexity"] == pytest.approx(math.exp(-mean), rel=1e-5)
     assert sum(seen) == result["questions"] == 6 and result["cut"] == 0

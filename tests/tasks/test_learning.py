@@ -98,7 +98,7 @@ BAD = {
     "an empty text": ("classify", rows_of("classify", text=" "), None, 'nothing in column "text"'),
     "no number": ("regress", rows_of("regress", score="many"), None, '"many" is no number'),
     "one number": ("regress", rows_of("regress", score=2), None, "the same number on every row"),
-    "no grade": ("rank", rows_of("rank", label="yes"), None, '"yes" is no grade'),
+    "no grade": ("rank", rows_of("rank", label="yes"), None, '"yes" is not a relevance grade'),
     "nothing to rank": ("rank", rows_of("rank", label=1), None, "teaches no order"),
     "an answer elsewhere": ("qa", rows_of("qa", answers=[{"text": "gold", "answer_start": 0}]), None,
                             'the answer "gold" is nowhere'),

@@ -81,7 +81,7 @@ def test_mixing_devices_raises(tmp_path):
     """The fake device detects a stream that is left on the CPU, and names the function that used it."""
     with use_fake_device():
         network = build_network(recipe_loading.recipe("bert@tiny", SMALL), 60).to(device())
-        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors on the .* at network/embedding.py:_embed_inputs"):
+        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors on the .* at network/embedding.py:_embed_input"):
             network({"encoder": Stream(torch.zeros(2, 6, dtype=torch.long), Bidirectional())})
         tensor = torch.ones(3).to(device())
         assert tensor.device == device() and (tensor + 1).device == device() and float((tensor * 2).sum()) == 6

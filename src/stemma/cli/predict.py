@@ -178,6 +178,6 @@ def _show(result: dict[str, Any]) -> None:
     if result["worst"]:
         print(f"\nthe most confident errors ({len(result['worst'])} are in the report):")
         for error in result["worst"][:MAX_LISTED]:
-            print(f"  {error['sure']:.3f}  predicted {error['said']!r}, gold {error['right']!r}: "
+            print(f"  {error['confidence']:.3f}  predicted {error['predicted']!r}, gold {error['gold']!r}: "
                   f"{format_example(error)[:100]}")
     print(f"\n{result['report']}")

@@ -83,7 +83,7 @@ def cloze(model: Model, path: str | Path, kind: str = "auto", length: int | None
             f"{truncated:,} of {count:,} contexts are longer than the {scorer.length} tokens of the window; only their "
             "ends were scored.")
     result: dict[str, Any] = {"format": kind, "accuracy": correct / count, "interval": wilson_interval(correct, count),
-                              "right": correct, "questions": count}
+                              "correct": correct, "right": correct, "questions": count}  # right: as in 0.1
     result |= {"perplexity": exp_mean(nats, count)} if kind == "lambada" else {"chance": chance / count}
     return {**result, "unknown": unknown, "cut": truncated, "seconds": seconds}
 

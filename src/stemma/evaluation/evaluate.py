@@ -92,7 +92,8 @@ def evaluate(model: Model, task_config: TaskConfig, data: EvalFile,
               **kind.breakdowns(task_config, gold, predictions, metric_options),
               "worst": most_confident_errors(task_config, examples, predictions), "seconds": seconds,
               "examples_per_second": len(examples) / seconds}
-    return result, [{"where": example.where, **example.preview(), "right": answer, "prediction": prediction}
+    return result, [{"where": example.where, **example.preview(), "gold": answer, "right": answer,  # right: as in 0.1
+                     "prediction": prediction}
                     for example, answer, prediction in zip(examples, gold, predictions, strict=True)]
 
 
@@ -113,7 +114,11 @@ def most_confident_errors(task_config: TaskConfig, examples: Sequence[Example],
     confidences = kind.error_confidences(task_config, gold, examples, predicted)
     order = sorted((index for index, confidence in enumerate(confidences) if confidence is not None),
                    key=lambda index: -(confidences[index] or 0.0))
-    return [{"where": examples[index].where, **examples[index].preview(), "right": gold[index],
-             "said": predicted[index][kind.prediction_key], "sure": confidences[index]}
-            for index in order[:MAX_WORST_ERRORS]]
+    errors = []
+    for index in order[:MAX_WORST_ERRORS]:
+        answer, confidence = predicted[index][kind.prediction_key], confidences[index]
+        errors.append({"where": examples[index].where, **examples[index].preview(), "gold": gold[index],
+                       "predicted": answer, "confidence": confidence,
+                       "right": gold[index], "said": answer, "sure": confidence})  # the names of version 0.1
+    return errors
 

@@ -161,23 +161,24 @@ def _score_choices(scorer: LMScorer, template: PromptTemplate, few_shot_prompts:
                 values.append(score.log_probability / size - unconditional.get(text, 0.0))
             names = list(template.labels) if isinstance(template, ClassificationTemplate) else list(example.answers)
             best = values.index(max(values))
+            correct = best == example.gold_index
             predictions.append({"line": example.line, "label": names[example.gold_index], "prediction": names[best],
-                                "right": best == example.gold_index, "scores": values, "choice": best})
+                                "correct": correct, "right": correct, "scores": values, "choice": best})
         on_progress(len(chunk))
     return predictions
 
 
 def _choice_metrics(template: PromptTemplate, few_shot_prompts: Sequence[FewShotPrompt],
                     predictions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    count, num_correct = len(predictions), sum(row["right"] for row in predictions)
+    count, num_correct = len(predictions), sum(row["correct"] for row in predictions)
     result: dict[str, Any] = {"accuracy": num_correct / count, "interval": wilson_interval(num_correct, count)}
     if isinstance(template, ClassificationTemplate):
         gold, predicted = ([row[key] for row in predictions] for key in ("label", "prediction"))
         predicted_counts, gold_counts = Counter(predicted), Counter(gold)
-        correct_counts = Counter(row["label"] for row in predictions if row["right"])
+        correct_counts = Counter(row["label"] for row in predictions if row["correct"])
         result |= {"macro_f1": label_macro_f1(gold, predicted), "majority": majority_baseline(gold),
                    "labels": {label: {"count": gold_counts[label], "predicted": predicted_counts[label],
-                                      "right": correct_counts[label]}
+                                      "correct": correct_counts[label], "right": correct_counts[label]}
                               for label in template.labels}}
     if isinstance(template, MultipleChoiceTemplate):
         result |= {"chance": sum(1 / len(prompt.example.answers) for prompt in few_shot_prompts) / count,
@@ -202,13 +203,14 @@ def _generate_answers(scorer: LMScorer, template: PromptTemplate, few_shot_promp
         for completion in completions:
             predicted[chunk[completion.prompt_index]] = completion.text.strip()
         on_progress(len(chunk))
+    matches = [exact_match(predicted[index], prompt.example.answers) for index, prompt in enumerate(few_shot_prompts)]
     return [{"line": prompt.example.line, "answers": [answer.strip() for answer in prompt.example.answers],
-             "prediction": predicted[index], "right": exact_match(predicted[index], prompt.example.answers),
+             "prediction": predicted[index], "correct": matches[index], "right": matches[index],  # right: as in 0.1
              "f1": token_f1(predicted[index], prompt.example.answers)} for index, prompt in enumerate(few_shot_prompts)]
 
 
 def _generation_metrics(template: PromptTemplate, few_shot_prompts: Sequence[FewShotPrompt],
                         predictions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    count, num_correct = len(predictions), sum(row["right"] for row in predictions)
+    count, num_correct = len(predictions), sum(row["correct"] for row in predictions)
     return {"exact_match": num_correct / count, "interval": wilson_interval(num_correct, count),
             "f1": sum(row["f1"] for row in predictions) / count}

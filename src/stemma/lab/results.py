@@ -83,8 +83,9 @@ def collect_results(lab: Lab) -> Results:
                      if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
         "made": _environment(),
         "budget": {"unit": experiment.allowance.unit, "amount": experiment.allowance.amount},
-        "seeds": list(experiment.seeds), "foretold_seconds": stored_estimate(lab),
-        "took_seconds": _wall_seconds(lab),
+        "seeds": list(experiment.seeds),
+        "estimated_seconds": stored_estimate(lab), "elapsed_seconds": _wall_seconds(lab),
+        "foretold_seconds": stored_estimate(lab), "took_seconds": _wall_seconds(lab),  # the names of version 0.1
         "data": lab.text_split.summary, "variants": [_variant(lab, variant) for variant in experiment.variants],
         "measures": [_measure(metric) for metric in measures], "cells": cells, "table": table,
         "differences": [{**_side(difference), "measure": key, "a": a, "b": b}

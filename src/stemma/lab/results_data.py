@@ -144,7 +144,9 @@ class Results(TypedDict):
     made: dict[str, str]
     budget: BudgetEntry
     seeds: list[int]
-    foretold_seconds: float | None
+    estimated_seconds: float | None
+    elapsed_seconds: float
+    foretold_seconds: float | None  # the two above, by their names in version 0.1
     took_seconds: float
     data: dict[str, Any]
     variants: list[VariantEntry]

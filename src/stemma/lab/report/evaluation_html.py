@@ -11,7 +11,8 @@ from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import metrics_for
 
 REPORT = "report.html"
-FIXED_COLUMNS = ("where", "right", "said", "sure")  # columns of an example that are not its texts
+# Columns of an example that are not its texts; right, said and sure are the names of version 0.1.
+FIXED_COLUMNS = ("where", "gold", "predicted", "confidence", "right", "said", "sure")
 MAX_PREVIEW_WORDS = 60  # of a tagged sentence
 
 
@@ -44,7 +45,7 @@ def add_worst_errors(report: HtmlReport, result: Mapping[str, Any]) -> None:
     label = head_task(result["kind"]).confidence_label
     report.section("Most confident errors", "The most confident errors come first. Some may be errors in the data.")
     report.table([label, "gold", "predicted", "text", "location"], [
-        [error["sure"], _format_answer(error["right"]), _format_answer(error["said"]), format_example(error),
+        [error["confidence"], _format_answer(error["gold"]), _format_answer(error["predicted"]), format_example(error),
          error["where"]]
         for error in result["worst"]])
 

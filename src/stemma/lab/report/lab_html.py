@@ -50,7 +50,7 @@ def _numbers(results: Results) -> list[tuple[Cell, str]]:
     finished = len(phrases.finished_cells(results))
     return [*numbers, (f"{finished} of {len(results['cells'])}", "cells (a recipe with a seed) finished"),
             (phrases.format_budget(results, phrases.format_short),
-             f"for each, {phrases.format_duration(results['took_seconds'])} in all")]
+             f"for each, {phrases.format_duration(results['elapsed_seconds'])} in all")]
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -295,11 +295,11 @@ def budget_note(results: Results) -> str:
 
 
 def runtime_text(results: Results) -> str:
-    took = f"The experiment took {format_duration(results['took_seconds'])}"
-    if not results["foretold_seconds"]:
+    took = f"The experiment took {format_duration(results['elapsed_seconds'])}"
+    if not results["estimated_seconds"]:
         return took + "."
-    deviation = results["took_seconds"] / results["foretold_seconds"] - 1
-    return f"{took}; {format_duration(results['foretold_seconds'])} were estimated ({_minus(f'{deviation:+.0%}')})."
+    deviation = results["elapsed_seconds"] / results["estimated_seconds"] - 1
+    return f"{took}; {format_duration(results['estimated_seconds'])} were estimated ({_minus(f'{deviation:+.0%}')})."
 
 
 def finished_cells(results: Results) -> list[CellEntry]:
