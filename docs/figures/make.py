@@ -11,7 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from examples import HERE, act_steps, attention_masks_of, inspect, memory_attention_masks, temporary_cache  # noqa: E402
-from svg import CELL, GAP, ROW, Column, Drawing, Mask  # noqa: E402
+from svg import GAP, ROW, Column, Drawing, Mask, text_width  # noqa: E402
 
 LENGTH = "corpus.sequence_length={}".format
 FIGURES: dict[str, Callable[[], Drawing]] = {}
@@ -331,10 +331,11 @@ def attention_masks() -> Drawing:
              "PaddingRule(mask)": Bidirectional() & PaddingRule(token_mask)}
     drawing = Drawing("Attention masks: each rule as a grid, queries down and keys across")
     masks = [Mask(title, rule.grid(size).int().tolist()) for title, rule in rules.items()]
+    pitch = GAP + max(text_width(title) for title in rules)
     for start in range(0, len(masks), 3):
         top = drawing.height + 8
         for column, mask in enumerate(masks[start:start + 3]):
-            drawing.table([mask], column * 13.0 * CELL, top)
+            drawing.table([mask], column * pitch, top)
     return drawing
 
 
