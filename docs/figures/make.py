@@ -331,7 +331,7 @@ def attention_masks() -> Drawing:
              "PaddingRule(mask)": Bidirectional() & PaddingRule(token_mask)}
     drawing = Drawing("Attention masks: each rule as a grid, queries down and keys across")
     masks = [Mask(title, rule.grid(size).int().tolist()) for title, rule in rules.items()]
-    pitch = GAP + max(text_width(title) for title in rules)
+    pitch = GAP + 1.15 * max(text_width(title) for title in rules)  # bold text is wider
     for start in range(0, len(masks), 3):
         top = drawing.height + 8
         for column, mask in enumerate(masks[start:start + 3]):
