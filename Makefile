@@ -1,9 +1,9 @@
 # make setup       everything into .venv (all extras and test dependencies)
 # make quickstart  the whole story on the text inside Python itself, about five minutes
-# make test        the tests (about nine minutes on two cores); make test-slow: the long ones
+# make test        the tests (six to ten minutes on two cores); make test-slow: the long ones
 # make test-fast   without faults, browser, documentation, quickstart and long training (about three minutes)
 # make test-portable  the numeric tests once more, with AVX2 and fp32 only
-# make golden BASE=HEAD~1  whether a refactoring changed results: this tree against a commit (about four minutes)
+# make golden BASE=HEAD~1  whether a refactoring changed results: this tree against a commit (about two minutes)
 # make dist        wheel and sdist, into dist/;  make test-dist: install both away from here and try them
 # make lint        ruff and mypy;  make bench: side by side with peers
 # make docs        the documentation as a site, into site/

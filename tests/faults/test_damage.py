@@ -346,7 +346,8 @@ def test_the_architecture_page_documents_the_write_rule_of_every_file():
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     documented = {name.strip("` "): row[2].strip() for row in rows if len(row) > 3 for name in row[1].split(",")}
     for pattern, rule in RULES.items():
-        name = "costs/DIGEST.json" if pattern.startswith("[0-9a-f]") else "recipes/NNN.toml" if "[0-9]" in pattern else pattern
+        is_cost = pattern.startswith("[0-9a-f]")
+        name = "costs/DIGEST.json" if is_cost else "recipes/NNN.toml" if "[0-9]" in pattern else pattern
         assert documented.get(name) == rule, pattern
 
 
