@@ -15,6 +15,7 @@ ENCODER_AND_POOLER = [("bert@base", None, 109_482_240), ("bert@large", None, 335
                       ("bert-wwm", None, 102_267_648), ("bert-wwm-ext", None, 102_267_648),
                       ("structbert@base", None, 109_482_240), ("structbert@large", None, 335_141_888),
                       ("albert@base", None, 11_683_584), ("albert@large", None, 17_683_968),
+                      ("neobert@base", None, 221_665_536),
                       ("albert@xlarge", None, 58_724_864), ("albert@xxlarge", None, 222_595_584)]
 
 WITH_HEADS = [("bert@base", 110_106_428), ("gpt", 116_534_784),
@@ -23,6 +24,8 @@ WITH_HEADS = [("bert@base", 110_106_428), ("gpt", 116_534_784),
               ("transformer-xl@large", 285_205_322), ("t5@small", 60_506_624), ("t5@base", 222_903_552),
               ("t5@large", 737_668_096), ("t5@3b", 2_851_598_336), ("t5@11b", 11_307_321_344),
               ("bart@base", 139_420_416), ("bart@large", 406_291_456),
+              ("nanochat@d20", 560_988_160), ("nanochat@d26", 1_081_999_360), ("nanochat@d32", 1_879_048_192),
+              ("ltg-bert@base", 98_229_760), ("gpt-bert@base", 119_454_532), ("gpt-bert@small", 29_892_164),
               ("roberta@base", 124_697_433), ("roberta@large", 355_412_057)]
 
 

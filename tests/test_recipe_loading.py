@@ -249,7 +249,8 @@ def test_two_invalid_overrides_give_one_aligned_message():
     ("objective.maskd_lm.rate=0.2", 'no objective "maskd_lm"'),
     ("training.optimizer.kind=adamx", 'Did you mean "adamax"?'),
     ("training.precision=fp23", "must be one of auto, fp32, bf16"),
-    ("network.position.kind=[1]", "must be one of learned, sinusoidal, relative_xl, bucketed, rotary, none"),
+    ("network.position.kind=[1]",
+     "must be one of learned, sinusoidal, relative_xl, bucketed, disentangled, rotary, none"),
     ("corpus.pair=start A separator", "must hold A and then B"),
     ("corpus.single=start A sepparator", 'Did you mean "separator"?'),
     ("network.layers", "key=value"),
@@ -263,7 +264,7 @@ def test_two_invalid_overrides_give_one_aligned_message():
                                                  "training.optimizer.kind=muon"),
 ])
 def test_each_invalid_override_has_its_own_message(change, expected):
-    (problem,) = problems("bert@tiny", [change]).values()
+    (problem,) = problems("bert", [change]).values()
     assert expected in problem
 
 

@@ -135,8 +135,8 @@ def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str =
 
 def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[str], *, length: int | None = None,
                stride: int | None = None, memory: int | None = None, by_document: bool = False,
-               documents: str = "blank", field: str = "text", encoding: str = "utf-8",
-               errors: str = "strict") -> dict[str, Any]:
+               samples: int | None = None, documents: str = "blank", field: str = "text",
+               encoding: str = "utf-8", errors: str = "strict") -> dict[str, Any]:
     """Perplexity of a language model on text files: what `stemma perplexity --json` prints.
 
         stemma.perplexity("run", "held-out.txt", stride=64)["bits_per_byte"]
@@ -145,7 +145,7 @@ def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[st
     from stemma.text.readers import read_passages
 
     passages = read_passages(_as_paths(paths), documents=documents, field=field, encoding=encoding, errors=errors)
-    return perplexity(as_model(model), passages, length, stride, memory, by_document)
+    return perplexity(as_model(model), passages, length, stride, memory, by_document, samples)
 
 
 def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None,
@@ -172,6 +172,18 @@ def cloze(model: _model.Model | str | Path, path: str | Path, **options: Any) ->
     from stemma.evaluation.cloze import cloze
 
     return cloze(as_model(model), path, **options)
+
+
+def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | None = None, scoring: str | None = None,
+          revisions: bool = False) -> dict[str, Any]:
+    """Accuracy on minimal pairs (BLiMP), by phenomenon and field: what `stemma pairs --json` prints.
+
+        stemma.pairs("run", "blimp", limit=100)["phenomena"]["adjunct_island"]
+    """
+    from stemma.evaluation.minimal_pairs import read_pairs
+    from stemma.evaluation.revision_curve import score_models
+
+    return score_models(model, read_pairs(path, limit), scoring, revisions)
 
 
 def prompt(model: _model.Model | str | Path, template: str | Path, data: str | Path, *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return next(self.network.parameters()).device
+        return next(chain(self.network.parameters(), self.network.buffers())).device
 
     def in_eval_mode(self) -> Model:
         """This model with its network in eval mode. The mode of the original network does not change; both share their
@@ -64,6 +65,11 @@ class Model:
             return None
         separator = self.tokenizer.document_separator_id(self.recipe.settings.corpus.boundary)
         return self.tokenizer.special_token_ids.get("begin") if separator is None else separator
+
+    @property
+    def mask_shift(self) -> int:
+        """How many positions before a masked token the model predicts it: 0, or 1 (GPT-BERT)."""
+        return max((task.target_shift for task in self.recipe.settings.objective.values()), default=0)
 
     def encoder_stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
                        token_type_ids: Tensor | None = None, inputs: Inputs | None = None) -> Stream:

@@ -33,6 +33,7 @@ from stemma.schema.renamed_keys import new_key, rename_keys, renaming_note
 logger = logging.getLogger(__name__)
 DEFAULT = "default"
 COMMAND_LINE = "command line"
+FIT_TO_TEXT = "tokenizer.fit_to_text"
 
 
 class RecipeInfo(NamedTuple):
@@ -96,6 +97,9 @@ class Recipe:
     def with_overrides(self, changes: Sequence[str] | Mapping[str, object]) -> Recipe:
         """This recipe with the `key=value` changes of a command line."""
         layer, problems = parse_changes(changes)
+        tokenizer = layer.get("tokenizer")
+        if isinstance(tokenizer, dict) and "vocab_size" in tokenizer and self.settings.tokenizer.fit_to_text:
+            tokenizer.setdefault("fit_to_text", False)  # a size that the user states holds
         return self._with_layer(layer, COMMAND_LINE, problems) if layer or problems else self
 
     def _with_layer(self, layer: dict[str, Any], origin: str, problems: list[Problem]) -> Recipe:
@@ -283,6 +287,8 @@ def _with_size(recipe: Recipe, chain: Sequence[LoadedRecipeFile], size: str | No
     overlay = {key: value for file in stated for key, value in flatten(file.top.sizes.get(size, {})).items()}
     overlay = {key: value for key, value in overlay.items() if key != "laptop" and
                (f"{key.rpartition('.')[0]}.kind" in overlay or _has_owner(recipe.settings, key))}
+    if not (recipe_files.RECIPES / f"{recipe.origin['tokenizer.vocab_size']}.toml").is_file():
+        overlay.pop(FIT_TO_TEXT, None)  # a vocabulary size that a user's recipe states holds at every size
     recipe = replace(recipe, size=size)
     return recipe._with_layer(nest(overlay), recipe.label, [])
 

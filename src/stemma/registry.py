@@ -43,14 +43,15 @@ SETTINGS_BASES = {
     "task": "stemma.schema.task_options:TaskOptions",
 }
 _PACKERS = "stemma.corpus.packers"
+_SENTENCE_SCORES = "stemma.evaluation.sentence_scores"
 # slot -> kind -> module that registers it; kinds are listed in this order
 BUILT_IN: dict[str, dict[str, str]] = {
-    "position": dict.fromkeys(("learned", "sinusoidal", "relative_xl", "bucketed", "rotary", "none"),
+    "position": dict.fromkeys(("learned", "sinusoidal", "relative_xl", "bucketed", "disentangled", "rotary", "none"),
                               "stemma.network.position_kinds"),
     "attention": {"full": "stemma.network.attention.kinds"},
-    "feedforward": dict.fromkeys(("feedforward", "gated", "convolution"), "stemma.network.kinds"),
-    "norm": dict.fromkeys(("layer", "scale"), "stemma.network.kinds"),
-    "body": dict.fromkeys(("stacked", "recurrent"), "stemma.network.kinds"),
+    "feedforward": dict.fromkeys(("feedforward", "gated", "gated_norm", "convolution"), "stemma.network.kinds"),
+    "norm": dict.fromkeys(("layer", "rms", "scale"), "stemma.network.kinds"),
+    "body": dict.fromkeys(("stacked", "recurrent", "ngram"), "stemma.network.kinds"),
     "head": {"Pooler": "stemma.network.heads", "ClassHead": "stemma.network.heads",
              "SentenceHead": "stemma.network.task_heads", "SpanHead": "stemma.network.task_heads",
              "SanHead": "stemma.network.san_head", "FeatureHead": "stemma.network.feature_head"},
@@ -58,7 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "masked_lm", "next_sentence", "span_boundary", "word_structure", "replaced_token", "sentence_order",
         "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
         "capitalisation", "token_document_relation", "causal_lm", "prefix_lm", "permutation_lm", "translation",
-        "masked_span_to_span", "denoise", "span_corruption")},
+        "masked_span_to_span", "denoise", "span_corruption", "masked_diffusion")},
     "input": {**dict.fromkeys(("tokens", "segments", "tasks"), "stemma.network.inputs.text"),
               **{kind: f"stemma.network.inputs.{kind}" for kind in ("vectors", "boxes", "characters", "entities")}},
     "fusion": dict.fromkeys(("sum", "gate"), "stemma.network.inputs.fusions"),
@@ -74,13 +75,18 @@ BUILT_IN: dict[str, dict[str, str]] = {
                "t5": "stemma.exchange.t5", "bart": "stemma.exchange.bart", "roberta": "stemma.exchange.roberta",
                "albert": "stemma.exchange.albert", "distilbert": "stemma.exchange.distilbert",
                "electra": "stemma.exchange.electra", "ernie": "stemma.exchange.ernie",
-               "modernbert": "stemma.exchange.modernbert", "modernbert-decoder": "stemma.exchange.modernbert"},
+               "modernbert": "stemma.exchange.modernbert", "modernbert-decoder": "stemma.exchange.modernbert",
+               "nanochat": "stemma.exchange.nanochat"},
     "optimizer": dict.fromkeys(("adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"),
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
                                "warmup_stable_decay"), "stemma.training.schedules"),
-    "method": {"gradient_descent": "stemma.training.method_kinds"},
+    "method": dict.fromkeys(("gradient_descent", "kneser_ney"), "stemma.training.method_kinds"),
     "callback": {},
+    "sentence_score": {**dict.fromkeys(("causal", "after_first", "prefix"), f"{_SENTENCE_SCORES}.left_to_right"),
+                       **dict.fromkeys(("masked", "permuted"), f"{_SENTENCE_SCORES}.pseudo_likelihood"),
+                       "bound": f"{_SENTENCE_SCORES}.diffusion",
+                       **dict.fromkeys(("infilling", "masked_span"), f"{_SENTENCE_SCORES}.encoder_decoder")},
 }
 
 

@@ -24,10 +24,10 @@ def printed(capsys, *arguments: str) -> str:
 
 def test_tree_shows_children_under_their_parents(capsys):
     lines = printed(capsys, "tree").splitlines()
-    assert lines[0].startswith("transformer  2017  ")
-    assert any("── bert  2018  " in line for line in lines[1:])
+    assert lines[0].startswith("ngram  1998  ") and lines[1].startswith("transformer  2017  ")  # the roots by year
+    assert any("── bert  2018  " in line for line in lines[2:])
     recipes = json_output(capsys, "tree")["recipes"]
-    assert {"name": "bert", "parent": "transformer", "year": 2018, "title": "BERT"}.items() <= recipes[1].items()
+    assert {"name": "bert", "parent": "transformer", "year": 2018, "title": "BERT"}.items() <= recipes[2].items()
     assert set(recipes[0]) == {"name", "parent", "year", "title", "summary"}
 
 

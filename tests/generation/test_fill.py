@@ -15,6 +15,7 @@ from stemma.cli import main
 from stemma.errors import UserError
 from stemma.generation.fill import fill
 from stemma.text.tokenizer import Tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,18 @@ def test_invalid_arguments_of_fill_are_refused(run, tokenizer_folder):
     headless.tokenizer = Tokenizer.load(tokenizer_folder)
     with pytest.raises(UserError, match="no language-model head"):
         fill(headless, "the [MASK]")
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "wordpiece"])
+def test_the_space_before_a_mask_is_no_token(kind):
+    """A token of these vocabularies contains the space before its word, so the mask stands for both."""
+    text = "the old clerk reads a letter. the young reader forgets the river. " * 20
+    roles = {"mask", "start", "separator", "padding"}
+    tokenizer = train_tokenizer(iter([text]), kind, 300, lowercase=False, roles=roles)
+    model = stemma.build("roberta@tiny", tokenizer.vocab_size, ["network.width=32", "network.layers=1"])
+    model.tokenizer = tokenizer
+    [one], [other] = fill(model, "the old [MASK] reads a letter."), fill(model, "the old[MASK] reads a letter.")
+    corpus = model.recipe.settings.corpus
+    before = tokenizer.with_template(corpus.single, corpus.pair).encode("the old").ids
+    end = tokenizer.special_id("separator")
+    assert one == other and one["position"] == len(before) - (before[-1] == end)

@@ -37,7 +37,8 @@ def start_pass(network, output_positions=None, ids=None, lengths=LENGTHS, rule_t
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["bert", "modernbert", "t5", "gpt2"])
+@pytest.mark.parametrize("name", ["bert", "modernbert", "neobert", "ltg-bert", "gpt-bert", "mdlm", "t5", "gpt2",
+                                  "nanochat"])
 def test_running_all_layers_equals_the_forward_pass(name):
     network = network_of(name)
     layer_pass, stream, token_mask = start_pass(network, rule_type=Causal if name == "gpt2" else Bidirectional)

@@ -23,9 +23,10 @@ def inputs(rows: int, bias: bool = True, scale: float = 1.0):
     return [None if tensor is None else tensor.requires_grad_() for tensor in (hidden, table, offset)], labels
 
 
-def reference(leaves, labels, total, smoothing=0.0):
+def reference(leaves, labels, total, smoothing=0.0, softcap=None):
     hidden, table, bias = leaves
     scores = functional.linear(hidden, table, bias)
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     return functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing) / total
 
 
@@ -46,6 +47,38 @@ def test_loss_and_gradients_match_torch(monkeypatch, block, rows, bias, total, s
     torch.testing.assert_close(result, expected)
     for actual, correct in zip(gradients(result, leaves), gradients(expected, leaves), strict=True):
         torch.testing.assert_close(actual, correct, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [VOCABULARY, 3 * VOCABULARY])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.7])
+def test_soft_capped_logits_match_torch(monkeypatch, block, bias, smoothing):
+    monkeypatch.setattr(module, "BLOCK_LOGITS", block)
+    leaves, labels = inputs(8, bias)
+    expected = reference(leaves, labels, 3.0, smoothing, softcap=1.5)
+    result = linear_cross_entropy(*leaves, labels, 3.0, smoothing, softcap=1.5)
+    torch.testing.assert_close(result, expected)
+    assert (result - reference(leaves, labels, 3.0, smoothing)).abs() > 0.01
+    for actual, correct in zip(gradients(result, leaves), gradients(expected, leaves), strict=True):
+        torch.testing.assert_close(actual, correct, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(linear_cross_entropy_and_sample(*leaves, labels, 3.0, softcap=1.5).loss,
+                               reference(leaves, labels, 3.0, softcap=1.5))
+
+
+@pytest.mark.parametrize("block", [VOCABULARY, 1 << 23])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_z_loss_adds_the_squared_log_normalizer(monkeypatch, block, smoothing, dtype):
+    monkeypatch.setattr(module, "BLOCK_LOGITS", block)
+    leaves, labels = inputs(8)
+    scores = functional.linear(*leaves)
+    expected = reference(leaves, labels, 3.0, smoothing) + 0.05 * scores.logsumexp(-1).square().sum() / 3.0
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        result = linear_cross_entropy(*leaves, labels, 3.0, smoothing, z_loss=0.05)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.03, "atol": 0.03}
+    torch.testing.assert_close(result, expected, **tolerance)
+    for actual, correct in zip(gradients(result, leaves), gradients(expected, leaves), strict=True):
+        torch.testing.assert_close(actual, correct, **tolerance)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -17,7 +17,8 @@ from stemma.visibility import Causal
 
 # all kinds of sharing: tied heads, shared layers, an embedding shared by encoder and decoder, a generator inside the
 # network, an adaptive embedding, relative positions
-KINDS = ["bert", "albert", "transformer", "electra", "transformer-xl", "t5", "modernbert", "universal-transformer"]
+KINDS = ["bert", "albert", "transformer", "electra", "transformer-xl", "t5", "modernbert", "universal-transformer",
+         "nanochat", "neobert", "ltg-bert", "gpt-bert", "mdlm"]
 SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48"]
 
 

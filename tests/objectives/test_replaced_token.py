@@ -40,8 +40,12 @@ def batches(tmp_path_factory, tokenizer_folder):
     return draft, collate(draft), group.objectives
 
 
+RANDOM = ["network.initialization.std=0.02", "network.initialization.zero_output=false",
+          "remove=network.initialization.head_offsets"]
+
+
 def network_of(draft, *changes, seed=0):
-    resolved = recipe("electra@tiny", [*SMALL, *changes])
+    resolved = recipe("electra@tiny", [*SMALL, *RANDOM, *changes])
     torch.manual_seed(seed)
     network = build_network(resolved, draft.corpus.tokenizer.vocab_size).eval()
     perturb(network, seed)
@@ -60,7 +64,7 @@ def compute_losses(network, objectives, batch):
 
 
 def forward_backward_of(network, objectives, micro=None):
-    settings = SimpleNamespace(micro_batch_size=micro)
+    settings = SimpleNamespace(micro_batch_size=micro, z_loss=None)
     return ForwardBackward(network, objectives, settings, torch.device("cpu"), torch.float32)
 
 

@@ -58,11 +58,14 @@ SIZES = {
              "encoder_ffn_dim": "inner", "decoder_ffn_dim": "inner", "max_position_embeddings": "positions"},
     "modernbert": MODERN,
     "modernbert-decoder": MODERN,
+    "nanochat": MODERN,
 }
 # A window that is smaller than the inputs here, and special token ids inside a small vocabulary.
 SMALL = {"local_attention": 6, **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id",
                                                 "eos_token_id"), 0)}
-DEFAULT_SETTINGS: dict[str, dict[str, Any]] = {"modernbert": SMALL, "modernbert-decoder": SMALL}
+DEFAULT_SETTINGS: dict[str, dict[str, Any]] = {
+    "modernbert": SMALL, "modernbert-decoder": SMALL,
+    "nanochat": dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)}
 
 
 def random_sizes(seed: int) -> dict[str, int]:

@@ -11,7 +11,8 @@ import stemma
 
 CASES = {"bert": "BertModel", "roberta": "RobertaModel", "albert": "AlbertModel", "distilbert": "DistilBertModel",
          "electra": "ElectraModel", "openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model", "t5": "T5Model",
-         "bart": "BartModel", "modernbert": "ModernBertModel", "modernbert-decoder": "ModernBertDecoderModel"}
+         "bart": "BartModel", "modernbert": "ModernBertModel", "modernbert-decoder": "ModernBertDecoderModel",
+         "nanochat": "NanoChatModel"}
 
 
 def attention_cases(family, seed, tmp_path):

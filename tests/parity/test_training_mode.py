@@ -156,6 +156,10 @@ MODERN_RATES = ("embedding_dropout", "attention_dropout", "mlp_dropout")
 CASES |= {family: Case(family, kind, MODERN, MODERN_RATES, absent=r"encoder\.output_dropout|" + FEEDFORWARD_OUTPUT)
           for family, kind in (("modernbert", "ModernBertForMaskedLM"),
                                ("modernbert-decoder", "ModernBertDecoderForCausalLM"))}
+CASES["nanochat"] = Case("nanochat", "NanoChatForCausalLM",
+                         {"attention": Site(ATTENTION, r".*attn\.attention_dropout")},
+                         ("attention_dropout",),
+                         absent="|".join((EMBEDDING, ATTENTION_OUTPUT, INNER, FEEDFORWARD_OUTPUT, OUTPUT)))
 NAMES = pytest.mark.parametrize("name", CASES)
 IDS, TARGET = torch.tensor([[7, 3, 11, 5]]), torch.tensor([[2, 9, 4]])
 ORDER, QUERIES = torch.tensor([[2, 0, 3, 1]]), torch.tensor([[0, 2]])  # the last two of the order

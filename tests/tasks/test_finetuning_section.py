@@ -47,6 +47,11 @@ PUBLISHED = {
     "xlnet": ("adamw", 2e-5, 1024, 5, 0.1, 1.0, None),
     "modernbert": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
     "ettin": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
+    "neobert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
+    "ltg-bert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
+    "gpt-bert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
+    "mdlm": ("adamw", 2e-5, 1024, 10, 0.06, None, None),
+    "nanochat": ("adamw", 6.25e-5, 768, 3, 0.002, 1.0, None),
     "ettin-decoder": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
 }
 QUICK = ["training.batch_size=16", "training.threads=1"]

@@ -22,9 +22,11 @@ from stemma.tasks.runs.seq2seq_data import data_from_cli
 from stemma.visibility import Visibility
 
 WRITERS = {"gpt2": (), "xlnet": ("network.attention.head_width=16",),
-           "transformer-xl": ("network.attention.head_width=16",), "universal-transformer": (), "ettin-decoder": ()}
+           "transformer-xl": ("network.attention.head_width=16",), "universal-transformer": (), "ettin-decoder": (),
+           "nanochat": (), "gpt-bert": ("network.initialization.small=false",)}
 ENCODERS = {"bert": (), "roberta": (), "albert": ("network.embedding.width=16",), "ernie-2": (),
-            "modernbert": ("network.attention.windows=[0,1]",)}
+            "modernbert": ("network.attention.windows=[0,1]",), "neobert": (),
+            "ltg-bert": ("network.initialization.small=false",)}
 DEV = [("ink lamp", "leaf tree"), ("page ink", "river leaf"), ("lamp noon", "tree copy")]
 
 
@@ -122,3 +124,8 @@ def test_a_recipe_without_a_token_objective_is_rejected(tmp_path, data):
     start.recipe = start.recipe.with_changes({"remove": ["objective.masked_lm", "objective.next_sentence"]}, "test")
     with pytest.raises(UserError, match="has no objective that predicts tokens, so it cannot learn to generate"):
         seq2seq_recipe(start)
+
+
+def test_a_diffusion_model_is_refused(tmp_path):
+    with pytest.raises(UserError, match="generates by unmasking"):
+        seq2seq_recipe(load(save_model(tmp_path / "start", "mdlm")))

@@ -45,7 +45,7 @@ class LinearObjective:
 
 def forward_backward_of(*objectives: tuple[str, float, float], rows: int | None = None) -> ForwardBackward:
     return ForwardBackward(RecordingNetwork(), [LinearObjective(*spec) for spec in objectives],
-                           SimpleNamespace(micro_batch_size=rows), torch.device("cpu"), torch.float32)
+                           SimpleNamespace(micro_batch_size=rows, z_loss=None), torch.device("cpu"), torch.float32)
 
 
 def prepared(*objectives: tuple[str, float, float], continues: bool = False, feed: str = "0:6"):

@@ -81,7 +81,7 @@ def test_a_checkpoint_stores_the_whole_training_state(tmp_path, corpus):
     loop = build_trainer(tmp_path, corpus, steps=7)
     loop.train()
     saved = load_latest(tmp_path, loop.network, loop.method)
-    assert {"step", "tokens", *saved.state} == {field.name for field in fields(TrainState)}
+    assert {"step", "tokens", "words", *saved.state} == {field.name for field in fields(TrainState)}  # no words: 0
     then = replace(loop.state, elapsed=saved.state["elapsed"])  # saving takes time
     assert TrainState(saved.step, saved.tokens, **saved.state) == then
 
@@ -134,14 +134,15 @@ def test_a_warm_up_longer_than_the_budget_is_shortened_with_a_warning(tmp_path, 
 
 
 def test_a_warm_up_shortened_by_a_time_budget_stays_so_after_a_resume(tmp_path, corpus):
-    loop = build_trainer(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
+    changes = ["training.warmup_steps=1000", "training.schedule.kind=linear"]
+    loop = build_trainer(tmp_path, corpus, *changes, minutes=1.0)
     loop.state = TrainState(step=40, tokens=4000, elapsed=9.0, loss=5.0)
     at_the_top = lr_factor(loop)
     assert at_the_top == 1.0 and loop.state.warmup == 41
     loop.state.step, loop.state.elapsed = 80, 30.0
     later = lr_factor(loop)
     loop.save()
-    resumed = build_trainer(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
+    resumed = build_trainer(tmp_path, corpus, *changes, minutes=1.0)
     resumed._restore()
     assert lr_factor(resumed) == later < 0.65
 

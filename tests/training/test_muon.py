@@ -9,7 +9,6 @@ from torch import nn
 
 from stemma.errors import UserError
 from stemma.network.attention.cross_attention import CrossAttention
-from stemma.network.attention.self_attention import SelfAttention
 from stemma.network.block import Block
 from stemma.objectives import build_network
 from stemma.recipe_loading import recipe
@@ -159,7 +158,7 @@ def test_query_key_and_value_are_orthogonalized_separately():
     for part in moved.chunk(3):
         values = torch.linalg.svdvals(part)
         assert values.min() > 0.3 and values.max() < 1.3
-    assert attention.fused_matrices == SelfAttention.fused_matrices == {"input": 3}
+    assert attention.fused_matrices == {"input": 3}
     assert CrossAttention.fused_matrices == {"input": 2}
 
 
@@ -180,6 +179,20 @@ def test_parameter_groups_have_the_right_learning_rates_and_weight_decay():
     assert len({lr for _, lr, _ in result.values()}) == 6  # two layers of each; the embedding and the heads
 
 
+def test_embeddings_that_are_not_tied_have_a_learning_rate_of_their_own():
+    network = build_small_network("nanochat", "network.norm.weight=true")
+    rates = {"adamw_learning_rate": 0.003, "embedding_learning_rate": 0.1}
+    optimizer = build_optimizer(network, settings(**rates), 0.02, layer_lr_scales(network, 0.5))
+    names, scale_by_name = {p: name for name, p in network.named_parameters()}, layer_lr_scales(network, 0.5)
+    result = {names[p]: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    expected = {name: 0.1 if "tokens" in name else 0.02 if ".blocks." in name and p.ndim == 2 else 0.003
+                for p, name in names.items()}
+    assert result == pytest.approx({name: rate * scale_by_name[name] for name, rate in expected.items()})
+    assert "heads.vocabulary.output.weight" in result and "embedding.tokens.weight" in result
+    tied = build_optimizer(build_small_network(), settings(**rates), 0.02)  # a tied embedding is an output matrix too
+    assert sorted({group["lr"] for group in tied.param_groups}) == pytest.approx([0.003, 0.02])
+
+
 def test_other_parameters_take_exactly_the_steps_of_adamw():
     network, twin = build_small_network(), build_small_network()
     ours = build_optimizer(network, settings(beta1=0.8, beta2=0.9, epsilon=1e-5, adamw_learning_rate=0.02), 0.02)
@@ -198,8 +211,10 @@ def test_other_parameters_take_exactly_the_steps_of_adamw():
 
 
 def test_all_settings_and_the_learning_rate_change_the_update():
+    untied = ("bert", "network.embedding.tied=false")
+
     def train(rate=0.01, **keys):
-        network = build_small_network()
+        network = build_small_network(*untied)
         optimizer = build_optimizer(network, settings(**keys), 0.5)
         set_learning_rate(optimizer, rate)
         for step in range(2):
@@ -208,10 +223,11 @@ def test_all_settings_and_the_learning_rate_change_the_update():
             optimizer.step()
         return torch.cat([p.detach().flatten() for p in network.parameters()])
 
-    assert torch.equal(train(0.0), torch.cat([p.detach().flatten() for p in build_small_network().parameters()]))
+    assert torch.equal(train(0.0), torch.cat([p.detach().flatten() for p in build_small_network(*untied).parameters()]))
     base = train()
     changes = {"momentum": 0.5, "nesterov": False, "iterations": 3, "scale": "match_rms_adamw", "beta1": 0.5,
-               "adamw_learning_rate": 1e-2, "beta2": 0.7, "epsilon": 0.1, "weight_decay": 0.5}
+               "adamw_learning_rate": 1e-2, "embedding_learning_rate": 1e-2, "beta2": 0.7, "epsilon": 0.1,
+               "weight_decay": 0.5}
     assert changes.keys() == type(settings()).model_fields.keys() - {"kind"}
     for key, value in changes.items():
         assert not torch.equal(train(**{key: value}), base), key

@@ -22,6 +22,7 @@ from stemma.cli import (
     fill_embed,
     generate,
     multitask,
+    pairs,
     pipeline,
     predict,
     pretrain,
@@ -112,6 +113,7 @@ fill_embed.register(app)
 generate.register(app)
 translate.register(app)
 zero_shot.register(app)
+pairs.register(app)
 predict.register(app)
 clean.register(app)
 add_common_options(app)

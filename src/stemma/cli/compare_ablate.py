@@ -34,9 +34,12 @@ class LabTasks:
     train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")] = None
     dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's evaluation examples.")] = None
     epochs: Annotated[float, typer.Option(help="Epochs of every fine-tuning.")] = 3.0
+    blimp: Annotated[str | None, typer.Option(metavar="DIR", help="Also score every model on the minimal pairs of this "
+                                              "folder (`stemma pairs`).")] = None
 
     def options(self) -> dict[str, Any]:
-        return {"task": self.task or [], "train": self.train or [], "dev": self.dev or [], "epochs": self.epochs}
+        return {"task": self.task or [], "train": self.train or [], "dev": self.dev or [], "epochs": self.epochs,
+                "blimp": self.blimp}
 
 
 @dataclass(frozen=True)

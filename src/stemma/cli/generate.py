@@ -35,6 +35,8 @@ class DecodingOptions:
     top_p: Annotated[float | None, typer.Option(show_default="0.95, or 1 with --top-k", help="Nucleus sampling: among "
                                                 "the most probable tokens with this total probability.")] = None
     repetition_penalty: Annotated[float, typer.Option(help="Above 1: lower the logits of tokens in the text.")] = 1.0
+    steps: Annotated[int | None, typer.Option(show_default="128", help="Diffusion models (mdlm): number of steps in "
+                                              "which the text is unmasked; fewer are faster.")] = None
     beams: Annotated[int, typer.Option(help="Beam size; above 1: beam search, no sampling.")] = 1
     length_penalty: Annotated[float | None, typer.Option(show_default="0.6 with --beams",
                                                          help="Beam search: higher values favour longer texts.")] = None
@@ -57,7 +59,7 @@ def generate(
     json: JsonOption = False,
 ) -> None:
     """Continue a prompt by sampling (or with --greedy or --beams). An encoder-decoder takes the prompt as its source
-    and generates a new text; see also `stemma translate`.
+    and generates a new text; see also `stemma translate`. A diffusion model unmasks the text in --steps steps.
 
     Example: stemma generate run "Once upon a time" --tokens 100 --temperature 0.8 --seed 1
     """

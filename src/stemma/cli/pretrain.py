@@ -40,6 +40,9 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: 
              start: Annotated[str | None, typer.Option("--from", metavar="MODEL",
                                                        help="Initialise from the weights of this model.")] = None,
              tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard as well.")] = False,
+             checkpoint_words: Annotated[str | None, typer.Option(
+                 metavar="1M,2M,...", show_default=False, help="Also save the model at these numbers of words read (as "
+                 "the corpus counts words), in RUN/revisions/words-1M/.")] = None,
              json: JsonOption = False) -> None:
     """Pre-train a recipe on a corpus or on raw text. `stemma resume` continues an interrupted run.
 
@@ -49,7 +52,8 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: 
 
     result = run_pretrain(recipe, corpus, run.out, **vars(budget), **run.options(), init_from=start,
                           changes=changes or (), reading=text.reading(), target=text.target or (),
-                          tensorboard=tensorboard, show_progress=sys.stderr.isatty())
+                          tensorboard=tensorboard, checkpoint_words=checkpoint_words or (),
+                          show_progress=sys.stderr.isatty())
     finish(result, run.out, json)
 
 

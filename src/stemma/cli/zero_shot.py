@@ -37,13 +37,16 @@ def perplexity(model: ModelArgument,
                length: LengthOption = None,
                memory: Annotated[int | None, typer.Option(
                    metavar="N", help="Memory length (Transformer-XL, XLNet); by default the recipe's.")] = None,
+               samples: Annotated[int | None, at_least(1, "Diffusion models (mdlm): masks per window; more give a more "
+                                                          "exact bound. By default 8", metavar="N")] = None,
                by: Annotated[str | None, typer.Option(metavar="document",
                                                       help="Also print the perplexity of each document.")] = None,
                json: JsonOption = False) -> None:
     """Compute the perplexity of a text per token and per word, and bits per byte and character of the raw text, which
     compare models with different vocabularies.
 
-    No context crosses a document boundary. Words are separated by white space; a Chinese character is a word.
+    No context crosses a document boundary. Words are separated by white space; a Chinese character is a word. For a
+    diffusion model (mdlm) the values are upper bounds, estimated with --samples masks.
 
     Example: stemma perplexity run held-out.txt --stride 64
     """
@@ -56,7 +59,7 @@ def perplexity(model: ModelArgument,
     passages = read_passages(path, **text.options())
     loaded = _load(model)
     with progress_stage("scoring", unit="tokens") as work:
-        result = compute_perplexity(loaded, passages, length, stride, memory, by is not None, work.advance)
+        result = compute_perplexity(loaded, passages, length, stride, memory, by is not None, samples, work.advance)
 
     def human() -> None:
         for document in result.get("by_document", []):
@@ -66,6 +69,10 @@ def perplexity(model: ModelArgument,
                  ("bits per byte", "bits_per_byte", "bytes"),
                  ("bits per character", "bits_per_character", "characters"))]
         print("\n".join(align_columns(rows)))
+        if result.get("bound"):
+            error = "" if result["standard_error"] is None else f", standard error {result['standard_error']:.4f}"
+            print(f"upper bounds of a diffusion model: {result['nats_per_token']:.4f} nats per token{error}, estimated "
+                  f"with {pluralize(result['samples'], 'mask')} per window")
         context = "memory" if "memory" in result else "stride"
         print(f"{pluralize(result['documents'], 'document')}, {pluralize(result['length'], 'token')} per window, "
               f"{context} {result[context]:,}; {result['unknown_rate']:.2%} unknown; "

@@ -28,6 +28,8 @@ class TokenTargets:
     labels: np.ndarray
     query_stream: bool = False  # predicted by the query stream, which does not attend to the token itself
     are_token_ids: bool = True  # labels are token ids; otherwise classes
+    weights: np.ndarray | None = None  # of each loss; None: 1
+    denominator: float | None = None  # the summed loss is divided by it; None: the number of targets
 
 
 class Draft:
@@ -39,6 +41,7 @@ class Draft:
         self.template = template
         self.reversed_rows = reversed_rows  # (rows,) True for rows in right-to-left order; None: no row
         self.continues_previous = continues_previous  # each row continues the same row of the previous batch
+        self.progress = 0.0  # used fraction of the budget, for objectives with a schedule
         self.factorization_order: np.ndarray | None = None  # (rows, length) rank in the order of a permutation LM
         self.prefix_lengths: np.ndarray | None = None  # (rows,) length of the bidirectional prefix of a prefix LM
         self.seq2seq_rows: dict[str, PaddedRows] = {}  # encoder and decoder rows of an encoder-decoder
@@ -189,12 +192,15 @@ class Draft:
         next_ids[rows[continues]] = self.corpus.values_at("tokens", token[continues])
         return next_ids
 
-    def add_token_targets(self, head: str, at: np.ndarray, labels: np.ndarray, are_token_ids: bool = True) -> None:
+    def add_token_targets(self, head: str, at: np.ndarray, labels: np.ndarray, are_token_ids: bool = True,
+                          row_weights: np.ndarray | None = None, denominator: float | None = None) -> None:
         """`head` predicts `labels` at the positions where `at` is True: token ids or, if not `are_token_ids`,
-        classes."""
+        classes. `row_weights` (rows,) multiply the losses of a row; `denominator` divides their sum, by default the
+        number of targets."""
         index = np.flatnonzero(at)
+        weights = None if row_weights is None else row_weights[index // at.shape[1]].astype(np.float32)
         self.token_targets[head] = TokenTargets(index, labels.reshape(-1)[index].astype(np.int64),
-                                                are_token_ids=are_token_ids)
+                                                are_token_ids=are_token_ids, weights=weights, denominator=denominator)
 
     def add_query_targets(self, head: str, at: np.ndarray, labels: np.ndarray) -> None:
         """Like `add_token_targets`, but `head` reads the query stream, which has the position but not the token."""

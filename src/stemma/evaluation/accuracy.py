@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 
-def wilson_interval(num_correct: int, count: int, z: float = 1.959963985) -> tuple[float, float]:
+def wilson_interval(num_correct: float, count: int, z: float = 1.959963985) -> tuple[float, float]:
     """The 95% interval of a proportion (Wilson, 1927). It also holds for few examples and proportions near 0 and 1."""
     if not count:
         return 0.0, 1.0

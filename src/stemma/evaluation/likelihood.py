@@ -75,7 +75,7 @@ def score_continuations(model: Model | LMScorer, contexts: Sequence[str], contin
     with torch.inference_mode():
         windows = [ScoringWindow(np.concatenate([group.context, group.tokens[0]]), len(group.tokens[0]))
                    for group in single]
-        for index, values, greedy in _score_windows(scorer, windows):
+        for index, values, greedy in score_windows(scorer, windows):
             add_score(single[index], 0, values, greedy)
         for group, member, values, greedy in _score_groups(scorer, shared):
             add_score(group, member, values, greedy)
@@ -134,13 +134,17 @@ def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
     return min(len(first), len(second))
 
 
-def log_probabilities(head: ScoringHead, hidden: Tensor, labels: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """(N, width), (N,) -> (N,) log-probability of each label, (N,) whether it is the most probable token."""
+def log_probabilities(head: ScoringHead, hidden: Tensor, labels: Tensor, vocab_size: int,
+                      excluded: int | None = None) -> tuple[Tensor, Tensor]:
+    """(N, width), (N,) -> (N,) log-probability of each label, (N,) whether it is the most probable token. `excluded`: a
+    token that is never predicted."""
     values = torch.empty(len(labels), device=hidden.device)
     greedy = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
     rows = max(1, BLOCK_LOGITS // vocab_size)
     for start in range(0, len(labels), rows):
         logits = head(hidden[start:start + rows]).float()
+        if excluded is not None:
+            logits[:, excluded] = -torch.inf
         label_logits = logits.gather(1, labels[start:start + rows, None])[:, 0]
         values[start:start + rows] = label_logits - logits.logsumexp(1)
         greedy[start:start + rows] = logits.argmax(1) == labels[start:start + rows]  # as greedy decoding breaks ties
@@ -159,14 +163,14 @@ def _score_texts(scorer: LMScorer, texts: Sequence[np.ndarray]) -> Iterator[tupl
         windows += text_windows
     pending: dict[int, np.ndarray] = {}  # windows are computed by length and yielded in order
     next_window = 0
-    for index, values, _ in _score_windows(scorer, windows):
+    for index, values, _ in score_windows(scorer, windows):
         pending[index] = values.cpu().numpy()
         while next_window in pending:
             yield text_indices[next_window], pending.pop(next_window)
             next_window += 1
 
 
-def _score_windows(scorer: LMScorer, windows: Sequence[ScoringWindow]) -> Iterator[tuple[int, Tensor, Tensor]]:
+def score_windows(scorer: LMScorer, windows: Sequence[ScoringWindow]) -> Iterator[tuple[int, Tensor, Tensor]]:
     """(window index, log-probabilities, is greedy) of the targets of each window; batches have similar lengths."""
     order = sorted(range(len(windows)), key=lambda index: (-len(windows[index].tokens), index))
     start = 0

@@ -37,6 +37,10 @@ class LMScorer:
         model.lm_head()
         mode = decoding_mode(model.recipe)
         if mode not in ("next", "permuted") or is_seq2seq(model.recipe):
+            if mode == "diffusion":
+                raise UserError(f"{model.recipe.label} generates tokens in any order, so a text has an upper bound on "
+                                "its negative log-likelihood (`stemma perplexity`), but no probability token by token; "
+                                "use a causal or permuted model (such as gpt2 or xlnet).")
             capability = "generates a text from a source" if is_seq2seq(model.recipe) else "fills gaps"
             raise UserError(f"{model.recipe.label} {capability} and does not read from one end, so a text has no "
                             "probability under it; use a causal or permuted model (such as gpt2 or xlnet).")

@@ -2,6 +2,8 @@
 
 Perplexity per token compares models with the same tokenizer. The same nats per word, byte or character of the raw text
 compare any two models. Words are separated by white space, and every Chinese character is a word.
+
+For a masked diffusion model all values are upper bounds (`diffusion_bound.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from stemma.errors import UserError
+from stemma.evaluation.diffusion_bound import DiffusionScorer, bound_tokens
 from stemma.evaluation.likelihood import score_tokens
 from stemma.evaluation.lm_scorer import LMScorer
+from stemma.generation.decoding_mode import decoding_mode
 from stemma.model import Model
 from stemma.text.chinese_words import CJK_RUN
 from stemma.text.readers import Passage
@@ -70,17 +74,25 @@ def exp_mean(nats: float, count: int) -> float:
 
 
 def perplexity(model: Model, passages: Iterable[Passage], length: int | None = None, stride: int | None = None,
-               memory: int | None = None, by_document: bool = False,
+               memory: int | None = None, by_document: bool = False, samples: int | None = None,
                on_progress: Callable[[int], None] = lambda tokens: None) -> dict[str, Any]:
-    """Score each document separately, after a document separator. `on_progress` gets the number of scored tokens."""
+    """Score each document separately, after a document separator. `samples`: masks per window for the bound of a
+    diffusion model. `on_progress` gets the number of scored tokens."""
     tokenizer = model.require_tokenizer()
-    scorer = LMScorer(model, length, stride, memory)
+    scorer = _build_scorer(model, length, stride, memory, samples)
+    variance = 0.0
     total, rows, documents, lossless = LossTotals(), [], 0, True
     start_time = time.perf_counter()
     for group in _document_groups(passages):
         texts, all_totals, group_lossless = _encode_group(scorer, group)
         lossless = lossless and group_lossless
-        for document, totals, values in zip(group, all_totals, score_tokens(scorer, texts, on_progress), strict=True):
+        if isinstance(scorer, DiffusionScorer):
+            bounds = bound_tokens(scorer, texts, on_progress)
+            scores = [bound.log_probabilities for bound in bounds]
+            variance += sum(bound.variance for bound in bounds)
+        else:
+            scores = score_tokens(scorer, texts, on_progress)
+        for document, totals, values in zip(group, all_totals, scores, strict=True):
             scored = values[~np.isnan(values)]
             totals.add(LossTotals(-float(scored.sum()), len(scored), len(values) - len(scored)))
             total.add(totals)
@@ -102,7 +114,22 @@ def perplexity(model: Model, passages: Iterable[Passage], length: int | None = N
               "bytes": total.num_bytes, "characters": total.num_characters, "documents": documents,
               "unknown_rate": unknown, "lossless": lossless, "length": scorer.length, **context, "seconds": seconds,
               "tokens_per_second": total.num_tokens / max(seconds, 1e-9)}
+    if isinstance(scorer, DiffusionScorer):
+        result |= {"bound": True, "samples": scorer.samples, "nats_per_token": total.total_nats / total.num_tokens,
+                   "standard_error": math.sqrt(variance) / total.num_tokens if scorer.samples > 1 else None}
     return {**result, "by_document": rows} if by_document else result
+
+
+def _build_scorer(model: Model, length: int | None, stride: int | None, memory: int | None,
+                  samples: int | None) -> LMScorer | DiffusionScorer:
+    if decoding_mode(model.recipe) != "diffusion":
+        if samples is not None:
+            raise UserError(f"--samples is for diffusion models, such as mdlm; {model.recipe.label} gives the exact "
+                            "likelihood of a text: leave it out.")
+        return LMScorer(model, length, stride, memory)
+    if memory is not None:
+        raise UserError(f"{model.recipe.label} has no memory; leave out --memory.")
+    return DiffusionScorer(model, length, stride, samples)
 
 
 def _document_groups(passages: Iterable[Passage]) -> Iterator[list[list[Passage]]]:
@@ -121,7 +148,7 @@ def _document_groups(passages: Iterable[Passage]) -> Iterator[list[list[Passage]
         yield group
 
 
-def _encode_group(scorer: LMScorer,
+def _encode_group(scorer: LMScorer | DiffusionScorer,
                   group: Sequence[Sequence[Passage]]) -> tuple[list[np.ndarray], list[LossTotals], bool]:
     """The tokens of each document, its counts, and whether decoding the tokens gives back the text."""
     tokenizer = scorer.model.require_tokenizer()

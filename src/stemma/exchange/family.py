@@ -24,12 +24,13 @@ Values = Mapping[str, Any]  # of a recipe, by dotted keys
 Config = Mapping[str, Any]  # of a config.json
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
-               "silu": "silu", "swish": "silu", "tanh": "tanh"}
+               "relu2": "relu2", "silu": "silu", "swish": "silu", "tanh": "tanh"}
 
 # Values that most Hugging Face families require; a family adds its own in `required_recipe`.
 DEFAULT_ARCHITECTURE: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
+    "network.attention.qk_norm": "none", "network.embedding.tied": True, "network.embedding.logit_softcap": None,
     "network.embedding.width": None, "network.embedding.scale_logits": False, "network.depth.kind": "stacked",
     "network.decoder.depth.kind": None,  # None: as in the encoder
     "network.transition": "feedforward", "network.sharing": "none",

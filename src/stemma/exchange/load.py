@@ -31,6 +31,7 @@ from stemma.json_files import parse_object, read_object
 from stemma.model import Model
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
+from stemma.network.ngram_tables import resize_buffers
 from stemma.objectives import build_objectives, head_specs
 from stemma.recipe_loading import Recipe, recipe
 from stemma.schema.corpus import CorpusSettings
@@ -130,6 +131,7 @@ def _load_native(folder: Path, config: Mapping[str, Any]) -> Model:
         raise CorruptFileError(f"{folder}/config.json lists the head {unknown[0]}, which no objective of its {RECIPE} "
                                f"and no task of a {FILE} has; save the model again from its run.")
     network = _empty_network(stored, config, {name: declared[name] for name in heads})
+    resize_buffers(network, {name: tensor.shape for name, tensor in weights.items()})
     expected = network.state_dict()
     _check_tensors(folder, expected, weights)
     return _with_weights(stored, network, {name: weights[name] for name in expected},

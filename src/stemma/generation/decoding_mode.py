@@ -6,10 +6,11 @@
 - prefix: bidirectional attention over the prompt, causal attention over the output; the next token is predicted.
   (A causal model that is fine-tuned on pairs also has this mode, with causal attention over the prompt.)
 - cloze: a mask token after the text is predicted and then replaced by the prediction (UniLM, arXiv:1905.03197).
+- diffusion: masks after the text are unmasked over many steps, in any order (MDLM, arXiv:2406.07524).
 - decoder: an encoder reads the source text and a decoder generates the output (arXiv:1706.03762).
 
-The first two continue a prompt. The others generate a new text from a source, as does a permuted model that is
-fine-tuned on pairs.
+The first two and diffusion continue a prompt. The others generate a new text from a source, as does a permuted model
+that is fine-tuned on pairs.
 """
 
 from __future__ import annotations
@@ -68,20 +69,23 @@ class DecodingSpec:
     bidirectional_prompt: bool  # whether prompt positions attend to the whole prompt
     decoder_prefix: tuple[int, ...]  # decoder input before the first generated token
     eos_token_ids: tuple[int, ...]
-    mask_token_id: int | None  # the token to predict at, in mode cloze
+    mask_token_id: int | None  # the token to predict at, in modes cloze and diffusion
     max_length: int | None  # context length; None: unbounded
     is_seq2seq: bool  # a new text is generated from a source
+    row_template: tuple[int | None, ...] = (None,)  # mode diffusion: token ids around the text (None) in a row
 
     @property
     def continues_prompt(self) -> bool:
         """Whether prompt and output are one text."""
-        return self.mode in ("next", "permuted", "prefix")
+        return self.mode in ("next", "permuted", "prefix", "diffusion")
 
     @property
     def max_prompt_tokens(self) -> int | None:
         """The longest text that fits in a prompt; None: unbounded."""
         if self.max_length is None:
             return None
+        if self.mode == "diffusion":  # at least one mask after the prompt
+            return self.max_length - len(self.row_template)
         return self.max_length - (len(self.prompt_template) - 1) - (self.is_seq2seq and self.mode != "decoder")
 
     def format_prompt(self, text: Sequence[int]) -> list[int]:
@@ -127,8 +131,15 @@ def decoding_spec(model: Model) -> DecodingSpec | None:
                         output_slot.segment, bidirectional_prompt=task.attention_mask_kind != "causal",
                         decoder_prefix=tuple(_slot_token_id(model, slot) or 0 for slot in prefix_slots),
                         eos_token_ids=tuple(sorted(token for token in eos_ids if token is not None)),
-                        mask_token_id=model.require_tokenizer().special_id("mask") if mode == "cloze" else None,
-                        max_length=max_input_tokens(model), is_seq2seq=_is_seq2seq_objective(mode, task))
+                        mask_token_id=(model.require_tokenizer().special_id("mask") if mode in ("cloze", "diffusion")
+                                       else None),
+                        max_length=max_input_tokens(model), is_seq2seq=_is_seq2seq_objective(mode, task),
+                        row_template=_row_template(model, task) if mode == "diffusion" else (None,))
+
+
+def _row_template(model: Model, task: ObjectiveSettings) -> tuple[int | None, ...]:
+    slots = parse_template(task.single or model.recipe.settings.corpus.single)
+    return tuple(_slot_token_id(model, slot) for slot in slots)
 
 
 def _slot_token_id(model: Model, slot: TemplateSlot) -> int | None:
@@ -147,5 +158,6 @@ def is_right_to_left(model: Model) -> bool:
 
 
 def needs_equal_lengths(model: Model) -> bool:
-    """Whether the prompts of a batch must have one length: a memory would store their padding."""
-    return model.recipe.settings.network.memory is not None or decoding_mode(model.recipe) == "permuted"
+    """Whether the prompts of a batch must have one length: a memory would store their padding, and masks begin at one
+    position."""
+    return model.recipe.settings.network.memory is not None or decoding_mode(model.recipe) in ("permuted", "diffusion")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from stemma.generation.decoding_mode import decoding_mode
 from stemma.model import Model
 
 MASK_STRINGS = ("[MASK]", "<mask>")  # accepted for every vocabulary, whatever its mask token
+SPACE_IN_TOKEN = ("byte_bpe", "unigram")  # kinds of tokenizers whose tokens contain the space before a word
 
 
 def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
@@ -25,6 +27,8 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     mask_token = tokenizer.id_to_token(mask)
     for mask_string in MASK_STRINGS:
         text = text.replace(mask_string, mask_token)
+    if tokenizer.kind in SPACE_IN_TOKEN:  # otherwise the space before a mask is a token of its own
+        text = re.sub(rf"\s+(?={re.escape(mask_token)})", "", text)
     corpus = model.recipe.settings.corpus
     encoding = tokenizer.with_template(corpus.single, corpus.pair).encode(text)
     positions = [position for position, token in enumerate(encoding.ids) if token == mask]
@@ -35,8 +39,12 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     head = model.lm_head()
     hidden = model.hidden(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids]))
     with torch.inference_mode():
+        predicting = [position - model.mask_shift for position in positions]
         # rows beyond the tokenizer's vocabulary pad the embedding matrix and are not tokens
-        probabilities = head(hidden[0, positions]).float().softmax(-1)[:, : tokenizer.vocab_size]
+        logits = head(hidden[0, predicting]).float()
+        if any(not task.predicts_mask_token for task in model.recipe.settings.objective.values()):
+            logits[:, mask] = -torch.inf
+        probabilities = logits.softmax(-1)[:, : tokenizer.vocab_size]
     best = probabilities.topk(min(top, probabilities.shape[-1]))
     return [{"position": position, "candidates": [{"token": tokenizer.id_to_token(int(token)),
                                                    "probability": float(probability)}

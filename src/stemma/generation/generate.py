@@ -20,6 +20,7 @@ from stemma.errors import UserError
 from stemma.generation.beam import beam_search
 from stemma.generation.decoding_mode import DecodingSpec, decoding_spec, needs_equal_lengths
 from stemma.generation.decoding_state import DecodingState, start_decoding
+from stemma.generation.diffusion import NUMBERS_PER_TOKEN, Unmasking, check_options, decode_by_unmasking
 from stemma.generation.options import GenerationOptions
 from stemma.generation.partial_completion import FinishReason, PartialCompletion, encode_prompts, new_completion
 from stemma.generation.sampling import uniform_numbers
@@ -82,6 +83,7 @@ class GenerationJob:
         """`max_new_tokens`: a limit for each prompt, if it is not the same for all."""
         self.model, self.options = model, options
         self.spec = require_generative(model)
+        check_options(model, self.spec, options)
         self.prompts = encode_prompts(model, self.spec, prompts, options)
         self.max_new_tokens = [min(options.tokens, self.spec.max_new_tokens(len(row)) or options.tokens)
                                for row in self.prompts]
@@ -129,6 +131,9 @@ class GenerationJob:
     def sample_batch(self, batch: list[BatchRow],
                      completions: list[PartialCompletion]) -> Iterator[list[tuple[PartialCompletion, str]]]:
         """The new text of each row, step by step."""
+        if self.spec.mode == "diffusion":
+            yield from self._unmask_batch(batch, completions)
+            return
         ids, limits = self._prompts_and_limits(batch)
         uniform = None
         if not self.options.greedy:
@@ -137,6 +142,18 @@ class GenerationJob:
         state = start_decoding(self.model_for_rows(len(batch)), ids, self.options.cache)
         yield from decode_step_by_step(state, completions, limits, self.options, uniform, self.spec.eos_token_ids,
                                        self.vocab_size)
+        self.warn_truncated(state)
+
+    def _unmask_batch(self, batch: list[BatchRow],
+                      completions: list[PartialCompletion]) -> Iterator[list[tuple[PartialCompletion, str]]]:
+        """The new text of each row of a diffusion model, block by block."""
+        ids, limits = self._prompts_and_limits(batch)
+        # The order of positions is random in greedy search too; it is always the same unless a seed is given.
+        seed = 0 if self.options.greedy and self.options.seed is None else self.seed
+        uniform = uniform_numbers(self.options, ids, [row.completion_index for row in batch], seed, NUMBERS_PER_TOKEN)
+        state = Unmasking(self.model.in_eval_mode(), self.spec, ids, self.options,
+                          uniform.view(len(ids), NUMBERS_PER_TOKEN, -1).to(self.model.device), self.vocab_size)
+        yield from decode_by_unmasking(state, completions, limits)
         self.warn_truncated(state)
 
     @torch.inference_mode()
@@ -162,7 +179,7 @@ class GenerationJob:
             self._view = rows, replace(self.model, network=prepacked_view(self.model.network, rows))
         return self._view[1]
 
-    def warn_truncated(self, state: DecodingState) -> None:
+    def warn_truncated(self, state: DecodingState | Unmasking) -> None:
         if state.context_truncated and not self.warned_truncated:
             self.warned_truncated = True
             logger.warning(

@@ -25,6 +25,7 @@ class GenerationOptions:
     top_k: int | None = None  # sample among the k most probable tokens
     top_p: float | None = None  # sample among the most probable tokens that reach this probability together
     repetition_penalty: float = 1.0  # logits of tokens that are already in the text are lowered by this factor
+    steps: int | None = None  # diffusion models: number of steps in which the text is unmasked; None: 128
     beams: int = 1  # beam size
     length_penalty: float | None = None  # exponent: 0 ranks beams by probability alone; more favours longer ones
     stop: tuple[str, ...] = ()  # stop strings; the text ends before the first one
@@ -77,8 +78,8 @@ class GenerationOptions:
             yield "min_tokens", f"is {self.min_tokens}, more than tokens ({self.tokens})"
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
-        for name, minimum in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
-                              ("batch", 1), ("places", 1), ("seed", 0)):
+        for name, minimum in (("tokens", 1), ("min_tokens", 0), ("steps", 1), ("top_k", 1), ("beams", 1),
+                              ("completions", 1), ("batch", 1), ("places", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < minimum:
                 yield name, f"must be {minimum} or more, not {value}"

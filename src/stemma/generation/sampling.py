@@ -38,12 +38,14 @@ def mask_tokens(logits: Tensor, tokens: Sequence[int], vocab_size: int) -> Tenso
 
 
 def uniform_numbers(options: GenerationOptions, prompts: Sequence[Sequence[int]], completion_indices: Sequence[int],
-                    seed: int) -> Tensor:
-    """(R, tokens): the uniform random numbers of each row. Rows of one prompt differ by their completion index."""
+                    seed: int, per_token: int = 1) -> Tensor:
+    """(R, per_token x tokens): the uniform random numbers of each row. Rows of one prompt differ by their completion
+    index."""
     rows = []
     for prompt, index in zip(prompts, completion_indices, strict=True):
         entropy = [seed & 0xFFFFFFFF, seed >> 32, zlib.crc32(np.array(prompt, np.int64).tobytes()), index]
-        rows.append(np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy))).random(options.tokens))
+        generator = np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy)))
+        rows.append(generator.random(per_token * options.tokens))
     return torch.from_numpy(np.stack(rows))
 
 

@@ -40,6 +40,9 @@ class NoEffectRule(NamedTuple):
 
 
 NO_EFFECT_RULES = (
+    NoEffectRule("tokenizer.vocab_size",
+                 lambda settings, _: None if settings.tokenizer.fit_to_text else settings.tokenizer.vocab_size,
+                 "at this size the vocabulary follows from the amount of text"),
     NoEffectRule("corpus.first_phase*",
                  lambda settings, _: settings.corpus.first_phase if settings.corpus.first_phase is not None and
                  settings.corpus.first_phase.sequence_length < settings.corpus.sequence_length else None,

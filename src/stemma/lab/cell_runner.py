@@ -16,6 +16,7 @@ from stemma.device import choose_device
 from stemma.exchange.load import load
 from stemma.exchange.save import save
 from stemma.exchange.weights import SAFETENSORS
+from stemma.lab.blimp import pairs_node, score_blimp
 from stemma.lab.cells import FINETUNING, Cell, run_budget, scores_to_json
 from stemma.lab.downstream_tasks import finetune_on, task_scores
 from stemma.lab.experiment import DownstreamTask, Experiment, Variant
@@ -63,6 +64,7 @@ class CellRunner:
             # training time before an interruption
             earlier_seconds = max(0.0, trained["elapsed_seconds"] - (time.time() - started_at))
             self.score(cell, started_at, earlier_seconds)
+            self.score_pairs(cell)
         for task in self.experiment.tasks:
             self.finetune(cell, task)
 
@@ -108,6 +110,15 @@ class CellRunner:
                   "flops_a_step": cost.flops, "span": [started_at, time.time()], "before": earlier_seconds}
         shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is complete: no one resumes from them
         cell.node.finish(result)
+
+    def score_pairs(self, cell: Cell) -> None:
+        """Score the model on minimal pairs, if the experiment has some."""
+        folder = self.experiment.blimp
+        if folder is None or pairs_node(cell, folder).result() is not None:
+            return
+        started_at = time.time()
+        result = score_blimp(load(cell.run, choose_device()), folder)
+        pairs_node(cell, folder).finish({**result, "span": [started_at, time.time()]})
 
     def finetune(self, cell: Cell, task: DownstreamTask) -> None:
         """Fine-tune the model and store its scores; the fine-tuned weights are deleted."""

@@ -85,7 +85,13 @@ class Cell:
     def is_done(self, experiment: Experiment) -> bool:
         is_scored = not self.variant.pretrained or self.scores() is not None
         return self.failure() is not None or is_scored and all(
-            self.task_scores(task) is not None for task in experiment.tasks)
+            self.task_scores(task) is not None for task in experiment.tasks) and (
+            experiment.blimp is None or not self.variant.pretrained or self._has_pair_scores(experiment.blimp))
+
+    def _has_pair_scores(self, folder: str) -> bool:
+        from stemma.lab.blimp import pairs_node  # imports this module
+
+        return pairs_node(self, folder).result() is not None
 
 
 def experiment_cells(experiment: Experiment, text_split: TextSplit, folder: Path) -> list[Cell]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from stemma.device import accepts_device
 from stemma.errors import UserError
+from stemma.evaluation.minimal_pairs import read_pairs
 from stemma.lab.ablation import ablation_variants
 from stemma.lab.downstream_tasks import resolve_task_kind
 from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Variant
@@ -27,7 +28,7 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
             overwrite: bool = False, device: str | None = None, show: bool = False, **options: Any) -> dict[str, Any]:
     """Train recipes on the same text, seeds and budget, and report which differences are significant. Returns what
     `stemma compare --json` prints. `options` are the other options of the command: tokens, flops or minutes, seeds,
-    task, train, dev, epochs, measure, margin, reading.
+    task, train, dev, epochs, measure, margin, blimp, reading.
 
         stemma.compare(["bert@tiny", "roberta@tiny"], "notes.txt", "lab", tokens=1_000_000)["differences"]
     """
@@ -62,7 +63,7 @@ def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against:
 def _experiment_options(corpus: str | Sequence[str], *, tokens: int | None = None, flops: float | None = None,
                         minutes: float | None = None, seeds: int = 3, task: Sequence[str] = (),
                         train: Sequence[str] = (), dev: Sequence[str] = (), epochs: float = 3.0,
-                        measure: str | None = None, margin: float | None = None,
+                        measure: str | None = None, margin: float | None = None, blimp: str | Path | None = None,
                         reading: TextReadingOptions = TextReadingOptions()) -> dict[str, Any]:
     """The fields of an experiment that compare and ablate have in common."""
     if margin is not None and not 0 < margin < math.inf:
@@ -72,7 +73,13 @@ def _experiment_options(corpus: str | Sequence[str], *, tokens: int | None = Non
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
     return {"allowance": parse_budget(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
             "text": tuple(text), "reading": reading, "tasks": parse_tasks(task, train, dev, epochs), "measure": measure,
-            "margin": margin}
+            "margin": margin, "blimp": None if blimp is None else _pairs_folder(blimp)}
+
+
+def _pairs_folder(path: str | Path) -> str:
+    """The absolute path of a folder of minimal pairs, which is read once before anything is trained."""
+    read_pairs(path)
+    return str(Path(path).absolute())
 
 
 def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overwrite: bool,

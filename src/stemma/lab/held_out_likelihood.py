@@ -249,7 +249,7 @@ def _target_states(model: Model, objective: ObjectiveSettings, ids: Tensor, segm
         return model.network({"encoder": replace(stream, query_positions=positions.to(model.device))})[QUERY][is_query]
     stream = model.encoder_stream(ids.masked_fill(masked, model.require_tokenizer().special_id("mask")), non_pad,
                                   segments)
-    index = targets.flatten().nonzero()[:, 0].to(model.device)
+    index = targets.flatten().nonzero()[:, 0].to(model.device) - objective.target_shift
     return model.network({"encoder": replace(stream, output_positions=index)})["encoder"].flatten(0, 1)[index]
 
 

@@ -19,6 +19,7 @@ from stemma.atomic_files import atomic_write
 from stemma.checksummed_files import read_verified_lines
 from stemma.errors import UserError, pluralize
 from stemma.json_files import explain_damage
+from stemma.lab.blimp import BLIMP, blimp_table, pairs_node
 from stemma.lab.cells import Cell, distinct_cells, scores_from_json
 from stemma.lab.downstream_tasks import task_metrics
 from stemma.lab.experiment import Experiment, MetricInfo, Score, Variant
@@ -92,7 +93,7 @@ def collect_results(lab: Lab) -> Results:
                         for key, a, b, difference in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
         "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
-        "scaling": None, "claim": None}
+        "scaling": None, "claim": None, "blimp": blimp_table(experiment, lab.cells)}
     if experiment.kind == "ablate" and measures:
         results["contributions"], results["remainder"] = _contributions(experiment, measures[0], compared)
     if experiment.details.get("sizes"):
@@ -117,6 +118,8 @@ def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
         task_result = cell.task_scores(task)
         scores |= {f"{task_key(experiment, index)}.{key}": score
                    for key, score in scores_from_json(task_result["scores"] if task_result else {}).items()}
+    if experiment.blimp is not None and cell.variant.pretrained:
+        scores |= scores_from_json((pairs_node(cell, experiment.blimp).result() or {"scores": {}})["scores"])
     if result is not None and result.get("validation_loss") is not None:
         scores[LOSS.key] = Score(result["validation_loss"])
     return scores
@@ -182,7 +185,7 @@ def _union(spans: Collection[tuple[float, float]]) -> float:
 def experiment_metrics(experiment: Experiment, scores: Sequence[str]) -> list[MetricInfo]:
     """The metrics of an experiment. The first decides: the one of --measure, or a task's, or the one that most variants
     have."""
-    metrics = dict(METRICS) | {LOSS.key: LOSS}
+    metrics = dict(METRICS) | {LOSS.key: LOSS, BLIMP.key: BLIMP}
     for index, task in enumerate(experiment.tasks):
         for name, metric in task_metrics(task).items():
             key = f"{task_key(experiment, index)}.{name}"
@@ -211,7 +214,7 @@ def check_metric(experiment: Experiment) -> None:
         return
     tasks = {f"{task_key(experiment, index)}.{name}" for index, task in enumerate(experiment.tasks)
              for name in task_metrics(task)}
-    keys = {*METRICS, LOSS.key, *tasks}
+    keys = {*METRICS, LOSS.key, *tasks, *([BLIMP.key] if experiment.blimp is not None else [])}
     if experiment.measure not in keys:
         raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(keys))}.')
     if experiment.measure == LOSS.key and not same_tokens(experiment):

@@ -135,6 +135,15 @@ class FitEntry(LawEntry):
     note: str
 
 
+class BlimpEntry(TypedDict):
+    """Minimal pairs: accuracies by variant, each by phenomenon or field."""
+
+    folder: str
+    scoring: dict[str, str]
+    phenomena: dict[str, dict[str, float]]
+    fields: dict[str, dict[str, float]]
+
+
 class Results(TypedDict):
     version: int
     kind: str
@@ -162,3 +171,4 @@ class Results(TypedDict):
     tree: list[dict[str, Any]]
     scaling: list[FitEntry] | None
     claim: ClaimEntry | None
+    blimp: BlimpEntry | None  # with --blimp

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from stemma.atomic_files import atomic_write
 from stemma.device import choose_device
+from stemma.evaluation.minimal_pairs import read_pairs
 from stemma.exchange.load import load
 from stemma.json_files import explain_damage, read_object
+from stemma.lab.blimp import score_blimp
 from stemma.lab.cell_runner import NUM_VALIDATIONS, CellRunner
 from stemma.lab.cells import Cell, short_digest
 from stemma.lab.downstream_tasks import finetune_on, num_steps
@@ -77,7 +79,8 @@ def stored_estimate(lab: Lab) -> float | None:
 
 
 def _estimate_file(lab: Lab) -> Path:
-    digest = short_digest(sorted({cell.digest for cell in lab.cells}), [asdict(task) for task in lab.experiment.tasks])
+    digest = short_digest(sorted({cell.digest for cell in lab.cells}), [asdict(task) for task in lab.experiment.tasks],
+                          *([lab.experiment.blimp] if lab.experiment.blimp is not None else []))
     return cache_folder() / "forecasts" / f"{digest}.json"
 
 
@@ -115,11 +118,20 @@ class TimeEstimator:
         if shape not in self.shapes:
             chunks = self.runner.text_split.eval_chunks
             evaluation_seconds = _time_call(lambda: held_out_scores(load(run, choose_device()), chunks))
+            evaluation_seconds += self._estimate_pairs(run)
             self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task)
                                                           for task in self.runner.experiment.tasks)
         return {"steps": steps, "tokens": round(steps * cost.tokens), "flops": steps * cost.flops,
                 "parameters": cost.parameters, "training_seconds": training_seconds,
                 "seconds": opening_seconds + training_seconds + closing_seconds + self.shapes[shape]}
+
+    def _estimate_pairs(self, run: Path) -> float:
+        """Seconds of scoring the minimal pairs, extrapolated from one pair of each phenomenon."""
+        folder = self.runner.experiment.blimp
+        if folder is None:
+            return 0.0
+        ratio = len(read_pairs(folder)) / len(read_pairs(folder, limit=1))
+        return ratio * _time_call(lambda: score_blimp(load(run, choose_device()), folder, limit=1))
 
     def _estimate_finetune(self, model: Path, task: DownstreamTask) -> float:
         """Seconds of a fine-tune, extrapolated from its first steps."""

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+
+def relu2(x: Tensor) -> Tensor:
+    """The square of ReLU, which Primer's search found (arXiv:2109.08668)."""
+    return functional.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
+    "relu2": relu2,
     "tanh": torch.tanh,
     "silu": functional.silu,
 }

@@ -6,7 +6,7 @@ GeGLU, SwiGLU (arXiv:2002.05202).
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.dropout import Dropout
@@ -33,6 +33,15 @@ class FeedForward(TensorModule):
         return self.output(self.dropout(self.activation(self.input(x))))
 
 
+def scale_by_depth(module: nn.Module, layer_index: int) -> None:
+    """Initialize the matrices of a feed-forward layer again, smaller by 1 / sqrt(2 n) in layer n, from 1."""
+    for linear in module.modules():
+        if isinstance(linear, Linear):
+            linear.initializers = tuple(initializer.scaled((2 * (layer_index + 1))**-0.5)
+                                        for initializer in linear.initializers)
+            linear.reset_parameters()
+
+
 class GatedFeedForward(FeedForward):
     """GeGLU or SwiGLU. The first linear layer holds two matrices, the activated one first."""
 
@@ -42,3 +51,16 @@ class GatedFeedForward(FeedForward):
     def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         activated, gate = self.input(x).chunk(2, -1)
         return self.output(self.dropout(self.activation(activated) * gate))
+
+
+class NormedGatedFeedForward(GatedFeedForward):
+    """The same with LayerNorm, without weights, before the second linear layer (LTG-BERT, arXiv:2303.09859; the idea
+    is NormFormer's, arXiv:2110.09456)."""
+
+    def __init__(self, settings: NetworkSettings):
+        super().__init__(settings)
+        self.norm = nn.LayerNorm(settings.feedforward, settings.norm.epsilon, elementwise_affine=False)
+
+    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
+        activated, gate = self.input(x).chunk(2, -1)
+        return self.output(self.norm(self.dropout(self.activation(activated) * gate)))

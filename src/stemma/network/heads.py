@@ -18,24 +18,32 @@ from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveInput, AdaptiveSoftmaxHead
 from stemma.network.dropout import Dropout
 from stemma.network.embedding import InputEmbedding
-from stemma.network.initialization import Linear, LookupEmbedding, default_initializer
+from stemma.network.initialization import Initializer, Linear, LookupEmbedding, default_initializer
 from stemma.network.kinds import build_norm
-from stemma.network.linear_cross_entropy import LMLossOutput, linear_cross_entropy, linear_cross_entropy_and_sample
+from stemma.network.linear_cross_entropy import (
+    LMLossOutput,
+    linear_cross_entropy,
+    linear_cross_entropy_and_correct,
+    linear_cross_entropy_and_sample,
+)
 from stemma.network.module import TensorModule
+from stemma.network.ngram_tables import NgramHead, NgramTable
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
-from stemma.schema.network_tables import Activation
+from stemma.schema.network_tables import Activation, HeadSettings
 
 
 @dataclass(frozen=True)
 class LMHeadSpec:
-    """Language-modeling head, tied to the token embedding. `transform`: BERT's dense layer and norm before it. With
-    adaptive embeddings it is an adaptive softmax."""
+    """Language-modeling head, tied to the token embedding (`network.embedding.tied`). `transform`: BERT's dense layer
+    and norm before it. With adaptive embeddings it is an adaptive softmax."""
 
     transform: bool = True
     bias: bool = True
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
+        if isinstance(embedding.tokens, NgramTable):
+            return NgramHead(embedding.tokens)
         if isinstance(embedding.tokens, AdaptiveInput):
             return AdaptiveSoftmaxHead(embedding.tokens, settings)
         return LMHead(self, settings, embedding)
@@ -90,21 +98,33 @@ class ScoringHead(Protocol):
 
 
 class LMHead(TensorModule):
-    """Language-modeling head over the token embedding."""
+    """Language-modeling head over the token embedding, or over a matrix of the same shape (`tied = false`)."""
 
     def __init__(self, spec: LMHeadSpec, settings: NetworkSettings, embedding: InputEmbedding):
         super().__init__()
         width = embedding.tokens.embedding_dim
         initializer = default_initializer(settings, settings.width)
-        self.dense = Linear(settings.width, width, settings.bias, initializer) if spec.transform else None
+        head = settings.head or HeadSettings()
+        bias = settings.bias if head.bias is None else head.bias
+        self.dense = Linear(settings.width, width, bias, initializer) if spec.transform else None
         self.norm = build_norm(settings.norm, width) if spec.transform else None
-        self.activation = ACTIVATIONS[settings.activation]
+        self.activation = ACTIVATIONS[head.activation or settings.activation]
+        self.dropout = Dropout(head.dropout) if head.dropout else nn.Identity()
+        self.dropout_first = head.dropout_position == "before_norm"
         self.bias = nn.Parameter(torch.zeros(embedding.tokens.num_embeddings)) if spec.bias else None
         self.scale = settings.width**-0.5 if settings.embedding.scale_logits else 1.0
-        self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
+        self.softcap = settings.embedding.logit_softcap
+        self.z_loss = 0.0  # coefficient of the z-loss, in training only (training.z_loss)
+        if settings.embedding.tied:
+            self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
+        else:
+            output = Initializer(0.0) if settings.initialization.zero_output else initializer
+            self.output = Linear(width, embedding.tokens.num_embeddings, False, output)
 
     @property
     def weight(self) -> Tensor:
+        if "output" in self._modules:
+            return self.output.weight
         assert isinstance(self.tokens, LookupEmbedding)  # adaptive embeddings have another head
         return self.tokens.weight
 
@@ -113,19 +133,38 @@ class LMHead(TensorModule):
             hidden = hidden * self.scale
         if self.dense is None or self.norm is None:
             return hidden
-        return self.norm(self.activation(self.dense(hidden)))
+        hidden = self.activation(self.dense(hidden))
+        return self.norm(self.dropout(hidden)) if self.dropout_first else self.dropout(self.norm(hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., width) -> (..., vocabulary) logits."""
-        return functional.linear(self.transform(hidden), self.weight, self.bias)
+        return self.cap(functional.linear(self.transform(hidden), self.weight, self.bias))
+
+    def cap(self, logits: Tensor) -> Tensor:
+        """Soft-capped logits, if the network has `logit_softcap`."""
+        return logits if self.softcap is None else (logits / self.softcap).tanh() * self.softcap
+
+    def loss_without(self, excluded: Tensor, hidden: Tensor, labels: Tensor, denominator: float | Tensor) -> Tensor:
+        """The loss if the token ids `excluded` have probability 0: they are never predicted. `denominator` may be (N,),
+        one for each target."""
+        bias = torch.zeros_like(self.weight[:, 0]) if self.bias is None else self.bias
+        return linear_cross_entropy(self.transform(hidden), self.weight, bias.index_fill(0, excluded, -torch.inf),
+                                    labels, denominator, z_loss=self.z_loss if self.training else 0.0)
 
     def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
         """(N, width) at target positions, (N,) labels -> the sum of the losses divided by `denominator`."""
-        return linear_cross_entropy(self.transform(hidden), self.weight, self.bias, labels, denominator, smoothing)
+        return linear_cross_entropy(self.transform(hidden), self.weight, self.bias, labels, denominator, smoothing,
+                                    self.softcap, self.z_loss if self.training else 0.0)
+
+    def loss_and_correct(self, hidden: Tensor, labels: Tensor, denominator: float) -> LMLossOutput:
+        """The loss, and whether the most probable token is the label at each target position."""
+        return linear_cross_entropy_and_correct(self.transform(hidden), self.weight, self.bias, labels, denominator,
+                                                self.softcap, self.z_loss if self.training else 0.0)
 
     def loss_and_sample(self, hidden: Tensor, labels: Tensor, denominator: float) -> LMLossOutput:
         """The loss, and a token sampled at each target position (ELECTRA's generator)."""
-        return linear_cross_entropy_and_sample(self.transform(hidden), self.weight, self.bias, labels, denominator)
+        return linear_cross_entropy_and_sample(self.transform(hidden), self.weight, self.bias, labels, denominator,
+                                               self.softcap, self.z_loss if self.training else 0.0)
 
 
 class DiscriminatorHead(TensorModule):

@@ -19,6 +19,7 @@ from stemma.visibility import Bidirectional, CompiledMask, PaddingRule, Visibili
 
 if TYPE_CHECKING:
     from stemma.network.cache import CrossAttentionCache, LayerKVCache, State
+    from stemma.network.disentangled_position import DisentangledPositions
     from stemma.network.relative_position import RelativePositions
     from stemma.network.rotary import RotaryRotation
     from stemma.network.unpad import UnpaddedBatch
@@ -135,12 +136,13 @@ class LayerContext:
     zero_memory_length: int = 0  # number of zero states that the cache starts with
     output_queries: tuple[Tensor, Tensor] | None = None  # (row, query) indices of the queries that continue after
     #                                                      attention; the other queries only pad the rows
-    relative_positions: RelativePositions | None = None  # Transformer-XL's, from every query to every key
+    relative_positions: RelativePositions | DisentangledPositions | None = None  # from every query to every key
     score_bias: Tensor | None = None  # (1 or B, heads, Q, K) added to the attention scores (T5)
     rotation: RotaryRotation | None = None  # rotary positions of queries and keys
     different_segment: Tensor | None = None  # (B, 1, Q, K) True if query and key belong to different segments
     cross_cache: CrossAttentionCache | None = None  # the encoder output that a decoder attends to
     layer_index: int = 0
+    earlier: tuple[Tensor, ...] = ()  # the embedding and the sum after each sublayer so far, if sublayers are mixed
     cache: LayerKVCache | None = None  # keys and values of earlier calls
     reuse_length: int | None = None  # number of new positions that the cache stores; None: all
     causal: bool = False  # for sublayers without an attention mask, such as convolutions

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from stemma import registry
 from stemma.registry import register
-from stemma.schema.base import NonNegative, OpenFraction, Settings
+from stemma.schema.base import NonNegative, OpenFraction, Settings, constraint
 from stemma.schema.parts import BodySettings, FeedForwardKind, NetworkPart, NormKind
 
 if TYPE_CHECKING:  # recipes are checked without importing torch
     from torch import nn
 
+    from stemma.network.body import Body
     from stemma.network.module import TensorModule
     from stemma.network.stack import Stack
     from stemma.schema.network import NetworkSettings
@@ -39,6 +40,14 @@ def gated(network: NetworkSettings) -> nn.Module:
     from stemma.network.feedforward import GatedFeedForward
 
     return GatedFeedForward(network)
+
+
+@register("feedforward", "gated_norm", GatedKind)
+def gated_norm(network: NetworkSettings) -> nn.Module:
+    """GeGLU or SwiGLU with LayerNorm before the second matrix (LTG-BERT, arXiv:2303.09859)."""
+    from stemma.network.feedforward import NormedGatedFeedForward
+
+    return NormedGatedFeedForward(network)
 
 
 class ConvolutionKind(FeedForwardKind):
@@ -74,7 +83,8 @@ class RMSNormKind(NormKind):
     has_bias: ClassVar[bool] = False
 
 
-@register("norm", "scale", RMSNormKind)
+@register("norm", "rms", RMSNormKind)
+@register("norm", "scale", RMSNormKind)  # T5's name of it, and that of earlier versions
 def rms_norm(settings: NormSettings, width: int) -> nn.Module:
     """RMSNorm (arXiv:1910.07467; T5)."""
     from torch import nn
@@ -133,3 +143,28 @@ def recurrent(network: NetworkSettings, part: NetworkPart) -> Stack:
     from stemma.network.recurrent import RecurrentStack
 
     return RecurrentStack(network, part)
+
+
+MAX_NGRAM_ORDER = 6
+
+
+class NgramBodySettings(BodySettings):
+    """The context itself: the last `order` - 1 tokens, which the head looks up in tables of counts."""
+
+    kind: Literal["ngram"]
+    order: Annotated[int, constraint(lambda order: 1 <= order <= MAX_NGRAM_ORDER,
+                                     f"must lie between 1 and {MAX_NGRAM_ORDER}")] = 5  # tokens of the longest n-gram
+
+    required_keys: ClassVar[frozenset[str]] = frozenset()
+    supports: ClassVar[frozenset[str]] = frozenset({"causal", "cache"})
+    size_keys: ClassVar[tuple[str, ...]] = ("order",)
+    causal_only: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
+
+
+@register("body", "ngram", NgramBodySettings)
+def ngram(network: NetworkSettings, part: NetworkPart) -> Body:
+    """An n-gram model (Chen & Goodman 1998)."""
+    from stemma.network.ngram_tables import NgramBody
+
+    return NgramBody(network, part)

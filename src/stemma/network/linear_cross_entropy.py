@@ -23,7 +23,7 @@ class LMLossOutput(NamedTuple):
 
     loss: Tensor  # ()
     sampled: Tensor  # (N,) a token sampled from each row's distribution; empty without sampling
-    correct: Tensor  # (N,) whether the most likely token is the label; empty without sampling
+    correct: Tensor  # (N,) whether the most likely token is the label; empty if only the loss is computed
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -33,39 +33,59 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-                denominator: float, smoothing: float, needs_gradient: bool, sample: bool) -> LMLossOutput:
+                denominator: float | Tensor, smoothing: float, softcap: float | None, z_loss: float,
+                needs_gradient: bool, sample: bool, find_correct: bool) -> LMLossOutput:
         rows = max(1, BLOCK_LOGITS // weight.shape[0])
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         sampled = labels.new_empty(len(hidden) if sample else 0)
-        correct = torch.empty_like(sampled, dtype=torch.bool)
+        correct = torch.empty(len(hidden) if find_correct else 0, dtype=torch.bool, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
         allocate = torch.empty_like if hidden.dtype == torch.float32 and len(hidden) else torch.zeros_like
         grad_weight = allocate(weight, dtype=torch.float32) if needs_gradient else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_gradient and bias is not None else None
         buffer = torch.empty(min(rows, len(hidden)), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
         # the mean logit is the logit of the mean embedding: label smoothing needs no extra pass over the logits
-        mean_weight = weight.float().mean(0) if smoothing else weight.new_zeros(())
+        linear_smoothing = smoothing if softcap is None else 0.0
+        mean_weight = weight.float().mean(0) if linear_smoothing else weight.new_zeros(())
+        slope = None  # derivative of the capped logits
         for start in range(0, len(hidden), rows):
             block, block_labels = hidden[start:start + rows], labels[start:start + rows, None]
+            divisor = denominator[start:start + rows, None] if isinstance(denominator, Tensor) else denominator
             logits = torch.mm(block, weight.T, out=buffer[: len(block)])
             scores = logits.float()  # the buffer itself in fp32, a copy in bf16
             if bias is not None:
                 scores.add_(bias.float())
+            if softcap is not None:
+                scores.div_(softcap).tanh_()
+                slope = 1.0 - scores.square() if needs_gradient else None
+                scores.mul_(softcap)
             highest = scores.amax(1, keepdim=True)
             label_logit = scores.gather(1, block_labels) - highest
             if smoothing:  # arXiv:1512.00567
-                mean_logit = (block.float() @ mean_weight[:, None]) + (0.0 if bias is None else bias.float().mean())
+                mean_logit = scores.mean(1, keepdim=True) if softcap is not None else \
+                    (block.float() @ mean_weight[:, None]) + (0.0 if bias is None else bias.float().mean())
                 label_logit = (1 - smoothing) * label_logit + smoothing * (mean_logit - highest)
             exponentials = scores.sub_(highest).exp_()  # from here on the buffer holds unnormalized probabilities
-            if sample:
+            if find_correct:
                 correct[start:start + rows] = (label_logit == 0)[:, 0]
+            if sample:
                 sampled[start:start + rows] = sample_columns(exponentials)
             norm = exponentials.sum(1, keepdim=True)
-            loss += (norm.log() - label_logit).sum()
+            log_norm = norm.log()
+            losses, scale = log_norm - label_logit, 1.0 / (norm * divisor)
+            if z_loss:  # z_loss x (log Z)^2, whose gradient is 2 x z_loss x log Z x probabilities
+                log_z = log_norm + highest
+                losses += z_loss * log_z.square()
+                scale *= 1 + 2 * z_loss * log_z
+            loss += (losses / divisor if isinstance(divisor, Tensor) else losses).sum()
             if grad_hidden is None or grad_weight is None:
                 continue
-            probabilities = exponentials.mul_(1.0 / (norm * denominator))
-            probabilities.scatter_add_(1, block_labels, torch.full_like(norm, (smoothing - 1.0) / denominator))
+            probabilities = exponentials.mul_(scale)
+            label_gradient = -1.0 / divisor if isinstance(divisor, Tensor) else \
+                torch.full_like(norm, (smoothing - 1.0) / divisor)
+            probabilities.scatter_add_(1, block_labels, label_gradient)
+            if slope is not None:
+                probabilities.sub_(smoothing / (weight.shape[0] * divisor)).mul_(slope)
             if grad_bias is not None:
                 grad_bias += probabilities.sum(0)
             grad_logits = probabilities.to(hidden.dtype)
@@ -74,34 +94,48 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_weight += grad_logits.T @ block
             else:  # the first block writes, the others add: zeroing a large matrix would be an extra pass
                 torch.addmm(grad_weight, grad_logits.T, block, beta=float(start > 0), out=grad_weight)
-        if smoothing and grad_hidden is not None and grad_weight is not None:
+        if linear_smoothing and grad_hidden is not None and grad_weight is not None:
             grad_hidden -= (mean_weight * (smoothing / denominator)).to(grad_hidden.dtype)
             grad_weight -= hidden.float().sum(0) * (smoothing / (weight.shape[0] * denominator))
             if grad_bias is not None:
                 grad_bias -= smoothing * len(hidden) / (weight.shape[0] * denominator)
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(sampled, correct)
-        return LMLossOutput(loss / denominator, sampled, correct)
+        total = loss if isinstance(denominator, Tensor) else loss / denominator
+        return LMLossOutput(total, sampled, correct)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # scaled in place: there can be one backward pass only
         scaled = (None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients)
-        return (*scaled, None, None, None, None, None)
+        return (*scaled, *[None] * 8)
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, denominator: float,
-                         smoothing: float = 0.0) -> Tensor:
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
+                         denominator: float | Tensor, smoothing: float = 0.0, softcap: float | None = None,
+                         z_loss: float = 0.0) -> Tensor:
     """Sum of -log softmax(hidden @ weight.T + bias)[labels], divided by `denominator`: (N, D), (V, D), (V,), (N,) -> ()
 
-    `smoothing`: probability mass spread uniformly over the vocabulary (label smoothing)."""
-    return _loss_and_sample(hidden, weight, bias, labels, denominator, smoothing, sample=False).loss
+    `smoothing`: probability mass spread uniformly over the vocabulary (label smoothing). `softcap` c: the logits are
+    c tanh(logits / c). `z_loss`: coefficient of the squared log of the normalizer, which keeps the logits from
+    drifting (arXiv:2204.02311, section 5). `denominator` may be (N,), one for each row, without smoothing."""
+    assert not (smoothing and isinstance(denominator, Tensor)), "label smoothing has one denominator"
+    return _loss_and_sample(hidden, weight, bias, labels, denominator, smoothing, softcap, z_loss).loss
 
 
 def linear_cross_entropy_and_sample(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
-                                    denominator: float) -> LMLossOutput:
+                                    denominator: float, softcap: float | None = None,
+                                    z_loss: float = 0.0) -> LMLossOutput:
     """The same loss, and for every row a token sampled from its distribution, without gradient."""
-    return _loss_and_sample(hidden, weight, bias, labels, denominator, smoothing=0.0, sample=True)
+    return _loss_and_sample(hidden, weight, bias, labels, denominator, 0.0, softcap, z_loss, sample=True,
+                            find_correct=True)
+
+
+def linear_cross_entropy_and_correct(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor,
+                                     denominator: float, softcap: float | None = None,
+                                     z_loss: float = 0.0) -> LMLossOutput:
+    """The same loss, and for every row whether its most likely token is the label."""
+    return _loss_and_sample(hidden, weight, bias, labels, denominator, 0.0, softcap, z_loss, find_correct=True)
 
 
 def sample_columns(weights: Tensor) -> Tensor:
@@ -121,13 +155,14 @@ def sample_columns(weights: Tensor) -> Tensor:
     return column.gather(1, column_in_bundle.clamp_(max=BUNDLE_COLUMNS - 1)).clamp_(max=columns - 1)[:, 0]
 
 
-def _loss_and_sample(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, denominator: float,
-                     smoothing: float, sample: bool) -> LMLossOutput:
+def _loss_and_sample(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, denominator: float | Tensor,
+                     smoothing: float, softcap: float | None, z_loss: float, sample: bool = False,
+                     find_correct: bool = False) -> LMLossOutput:
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     sources = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources)
-    return LMLossOutput(*_LinearCrossEntropy.apply(hidden, weight, bias, labels, denominator, smoothing,
-                                                   needs_gradient, sample))
+    return LMLossOutput(*_LinearCrossEntropy.apply(hidden, weight, bias, labels, denominator, smoothing, softcap,
+                                                   z_loss, needs_gradient, sample, find_correct))

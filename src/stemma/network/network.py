@@ -17,6 +17,7 @@ from stemma import registry
 from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.cache import CrossAttentionCache, KVCache, Memory, State
 from stemma.network.embedding import InputEmbedding
+from stemma.network.head_offsets import initialize_head_offsets
 from stemma.network.heads import HeadSpec, ScoringHead
 from stemma.network.inputs_outputs import QUERY, NetworkOutput, Stream
 from stemma.network.position_kinds import build_position_scheme
@@ -65,6 +66,10 @@ class Network(nn.Module):
             else:
                 setattr(self, f"{name}_embedding", InputEmbedding(settings, vocab_size, part, shared=self.embedding))
             setattr(self, name, registry.get("body", part.body.kind).build(settings, part))
+            if offsets := settings.initialization.head_offsets:
+                initialize_head_offsets(settings, self.embedding_of(name), self.body_of(name),
+                                        offsets if name == self.first_part else
+                                        [offset for offset in offsets if offset < 0] or offsets)
         self.position = build_position_scheme(settings)
         self.relative_positions = self.position.build_relative_positions()
         self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in head_specs.items()})

@@ -151,6 +151,38 @@ class BucketedScheme(PositionScheme):
         return RelativePositionBias(position, self.network.heads, bidirectional, default_initializer(self.network))
 
 
+class DisentangledPositionSettings(PositionSettings):
+    """An embedding per distance bucket, projected by each layer's query and key matrices (DeBERTa, LTG-BERT)."""
+
+    kind: Literal["disentangled"]
+    buckets: Annotated[int, constraint(lambda n: n >= 4 and n % 2 == 0,
+                                       "must be even and at least 4: half of them hold one distance each")] = 32
+    distance: Count = 512  # distances from here on share the last bucket, on either side
+
+    required_features: ClassVar[frozenset[str]] = frozenset({"disentangled"})
+    disentangled: ClassVar[bool] = True
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.distance <= self.buckets // 2 + 1:
+            yield (ConflictKey("distance", f"must be more than half of the {self.buckets} buckets"),
+                   ConflictKey("buckets", f"must be fewer than twice the distance of {self.distance}"))
+
+    def num_parameters(self, width: int) -> int:
+        return (2 * self.buckets + 1) * width
+
+
+@register("position", "disentangled", DisentangledPositionSettings)
+class DisentangledScheme(PositionScheme):
+    def build_relative_positions(self) -> nn.Module:
+        from stemma.network.disentangled_position import BucketEmbedding
+        from stemma.network.initialization import default_initializer
+
+        position, network = self.network.position, self.network
+        assert isinstance(position, DisentangledPositionSettings)
+        return BucketEmbedding(position.buckets, position.distance, network.width, network.norm.epsilon,
+                               default_initializer(network))
+
+
 RotaryBase = Annotated[float, constraint(lambda x: x > 1, "must be greater than 1")]
 
 
@@ -161,6 +193,7 @@ class RotaryPositionSettings(PositionSettings):
     maximum: Count  # maximum length
     base: RotaryBase = 10_000.0  # rope_theta; the slowest angle grows by about 1 / base per position
     local_base: RotaryBase | None = None  # base of layers with a sliding window; None = base
+    clockwise: bool = False  # rotate by the negative angle: an equivalent network with other weights (nanochat)
 
     required_features: ClassVar[frozenset[str]] = frozenset({"rotation"})
     size_keys: ClassVar[tuple[str, ...]] = ("maximum",)

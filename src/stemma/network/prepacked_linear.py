@@ -43,12 +43,12 @@ class PrepackedLinear(nn.Linear):
 
 
 class PrepackedLMHead(LMHead):
-    """A language-modeling head with a prepacked copy of the token embedding."""
+    """A language-modeling head with a prepacked copy of the output matrix."""
 
     product: PrepackedProduct
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.product(self.transform(hidden))
+        return self.cap(self.product(self.transform(hidden)))
 
 
 def prepacked_view(network: Network, rows: int) -> Network:

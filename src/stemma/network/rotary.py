@@ -87,8 +87,10 @@ def build_rotation(settings: RotaryPositionSettings, local: bool, head_width: in
     pairs = torch.arange(0, head_width, 2, device=position_ids.device, dtype=torch.float32)
     inv_freq = 1.0 / base ** (pairs / head_width)  # bit for bit as in transformers: large positions amplify errors
 
+    sign = -1.0 if settings.clockwise else 1.0
+
     def angles(positions: Tensor) -> RotaryAngles:
-        angle = (positions if positions.dim() == 2 else positions[None])[:, :, None, None].float() * inv_freq
+        angle = (positions if positions.dim() == 2 else positions[None])[:, :, None, None].float() * inv_freq * sign
         return RotaryAngles(angle.cos(), angle.sin())
 
     text = angles(position_ids)

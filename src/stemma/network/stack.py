@@ -15,6 +15,7 @@ from stemma import registry
 from stemma.network.attention.self_attention import apply_mask
 from stemma.network.block import Block
 from stemma.network.body import Body, StackInput, StackOutput
+from stemma.network.disentangled_position import DisentangledPositions
 from stemma.network.dropout import Dropout
 from stemma.network.inputs_outputs import LayerContext
 from stemma.network.kinds import build_norm
@@ -34,7 +35,7 @@ class Stack(Body):
         super().__init__()
         cross_attention = part.attends_to is not None
         first = Block(settings, cross_attention)
-        others = [Block(settings, cross_attention, first) for _ in range(part.layers - 1)]
+        others = [Block(settings, cross_attention, first, index) for index in range(1, part.layers)]
         self.blocks = ModuleSequence[Block]([first, *others])
         # the position bias of all layers (T5), if there is one
         self.near = build_position_scheme(settings).build_score_bias(bidirectional=not cross_attention)
@@ -43,6 +44,9 @@ class Stack(Body):
         # features of attention that a pass may use, such as skipping padding
         position_wise = registry.get("feedforward", settings.transition).settings.position_wise
         self.supports = settings.attention.supports if position_wise else frozenset()
+        self.mixes = bool(settings.mix)  # blocks mix the outputs of all sublayers below them
+        if self.mixes:
+            self.supports -= {"narrowed"}
 
     def forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
         """(B, Q, width) -> (B, Q, width)."""
@@ -100,6 +104,7 @@ class LayerwisePass:
 
     def __init__(self, stack: Stack, x: Tensor, stack_input: StackInput):
         self.stack, self.layer_index, self._outputs_only = stack, 0, False
+        self.earlier: tuple[Tensor, ...] = ()  # the embedding and the sums after all sublayers, if they are mixed
         self.score_biases: list[Tensor] = []  # layer i uses score_biases[i % len(score_biases)]
         if stack.near is not None:  # the bias includes the attention mask, so that it is applied once for all layers
             bias = stack.near(stack_input.length, stack_input.num_keys, x.dtype)
@@ -116,6 +121,8 @@ class LayerwisePass:
             context = replace(stack_input.layer_context, unpadded=self.unpadded)
             x, stack_input = self.unpadded.unpad(x), replace(stack_input, layer_context=context)
         self.x, self.stack_input = x, stack_input
+        if not self.earlier and self.stack.mixes:
+            self.earlier = (x,)
 
     @property
     def done(self) -> bool:
@@ -135,11 +142,15 @@ class LayerwisePass:
             return
         if last and self.unpadded is None and self.x.shape[1] > stack_input.length:
             self.x, context = _query_stream_only(self.x, context, stack_input)
+        context = replace(context, earlier=self.earlier) if stack.mixes else context
         if stack_input.keep_attention_scores:
             self.x, scores = block.forward_with_scores(self.x, context)
             self.output.attention_scores.append(scores)
         else:
             self.x = block(self.x, context)
+        if stack.mixes:
+            self.x, *sums = self.x.unbind(0)
+            self.earlier += tuple(sums)
         if self.output.hidden_states is not None:
             self.output.hidden_states.append(self.x)
 
@@ -159,7 +170,8 @@ class LayerwisePass:
         stack_input = self.stack_input
         stateless = stack_input.cache is None and stack_input.memory is None and stack_input.memory_update is None
         assert stateless and stack_input.cross_cache is None, "rows can leave early only without cache and memory"
-        x = self.x if self.unpadded is None else self.unpadded.pad(self.x)
+        x, *earlier = (state if self.unpadded is None else self.unpadded.pad(state)
+                       for state in (self.x, *self.earlier))
         context = stack_input.layer_context
 
         def select(values: Tensor | None) -> Tensor | None:
@@ -179,6 +191,8 @@ class LayerwisePass:
             stack_input, layer_context=context, masks=[mask.rows(rows) for mask in stack_input.masks],
             output_positions=output_positions, rotations=[rotation.rows(rows) for rotation in stack_input.rotations],
             position_ids=position_ids if position_ids is None or position_ids.dim() < 2 else position_ids[rows]))
+        self.earlier = tuple(state[rows] if self.unpadded is None else self.unpadded.unpad(state[rows])
+                             for state in earlier)
 
     def _unpad_if_useful(self, x: Tensor, stack_input: StackInput) -> UnpaddedBatch | None:
         """The batch without padding, if that saves work and the pass is plain self-attention without state."""
@@ -238,7 +252,9 @@ def _query_stream_only(x: Tensor, context: LayerContext, stack_input: StackInput
     """Restrict the queries to the query stream, which follows the text."""
     first = stack_input.length
     mask = CompiledMask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
-    relative = None if context.relative_positions is None else context.relative_positions.query_stream_only()
+    relative = context.relative_positions
+    assert not isinstance(relative, DisentangledPositions), "disentangled positions have no query stream"
+    relative = None if relative is None else relative.query_stream_only()
     different_segment = None if context.different_segment is None else context.different_segment[:, :, first:]
     rotation = context.rotation
     rotation = None if rotation is None else replace(rotation, query=rotation.query.from_position(first))

@@ -74,10 +74,12 @@ class TrainableObjective(Protocol):
 
 
 class Objective(ABC):
-    """One pre-training objective. Stateless: learned parameters belong to the heads of the network."""
+    """One pre-training objective. Learned parameters belong to the heads of the network; an objective that adapts its
+    targets returns its state for checkpoints."""
 
     predicts_tokens = False  # comparable with the unigram baseline; the headline loss is the mean of these
     predicts_next = False  # each position predicts the next token, not its own
+    predicts_separators = False  # predicts the separators between documents, though not the next token
     labels_rows = False  # classifies whole rows, so other objectives must not rearrange its text
     needs_several_sentences = False  # needs documents of more than one sentence
 
@@ -95,6 +97,11 @@ class Objective(ABC):
     def reversed_rows(self, rows: int) -> np.ndarray:
         """(rows,) True for rows whose text is reversed."""
         return np.zeros(rows, dtype=bool)
+
+    @property
+    def follows_schedule(self) -> bool:
+        """Whether targets depend on the used fraction of the budget (`Draft.progress`)."""
+        return False
 
     @property
     def num_static_copies(self) -> int | None:
@@ -132,6 +139,24 @@ class Objective(ABC):
     @abstractmethod
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Edit the draft: rearrange its spans or mask its tokens, and add the targets."""
+
+    def make_validation_targets(self, draft: Draft, rng: RNG) -> None:
+        """Like `make_targets`, for validation data: it must not depend on what was learned."""
+        self.make_targets(draft, rng)
+
+    def start_step(self, step: int) -> None:  # noqa: B027 (most objectives learn nothing)
+        """Called before the batch of a step is made, with all losses before it computed."""
+
+    def changes_at(self, step: int) -> bool:
+        """Whether `start_step` of this step changes the targets, so that its batch cannot be made earlier."""
+        return False
+
+    def state(self) -> dict[str, Tensor]:
+        """State that a checkpoint must store; most objectives have none."""
+        return {}
+
+    def restore(self, state: dict[str, Tensor]) -> None:  # noqa: B027
+        """Restore what `state` returned."""
 
     @abstractmethod
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor] | LossOutput:

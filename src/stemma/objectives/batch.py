@@ -33,17 +33,24 @@ class Target:
     labels: Tensor
     denominator: float
     row_stride: int = 1  # positions per row in `index`: the row length, the number of query positions, or 1 for rows
+    weights: Tensor | None = None  # (N,) of each loss; None: 1
+
+    @property
+    def denominators(self) -> float | Tensor:
+        """What each loss is divided by: a number, or with weights one for each target."""
+        return self.denominator if self.weights is None else self.denominator / self.weights
 
     def to(self, device: torch.device | str) -> Target:
         return Target(self.index.to(device, non_blocking=True), self.labels.to(device, non_blocking=True),
-                      self.denominator, self.row_stride)
+                      self.denominator, self.row_stride,
+                      None if self.weights is None else self.weights.to(device, non_blocking=True))
 
     def rows(self, start: int, stop: int) -> Target:
         """The targets of a range of rows."""
         edges = torch.tensor([start * self.row_stride, stop * self.row_stride], device=self.index.device)
         first, last = torch.searchsorted(self.index, edges).tolist()
         return Target(self.index[first:last] - start * self.row_stride, self.labels[first:last], self.denominator,
-                      self.row_stride)
+                      self.row_stride, None if self.weights is None else self.weights[first:last])
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,8 @@ def collate(draft: Draft, attention_mask_kind: AttentionMaskKind = "full", task_
         width = longest if query is None or not scored.query_stream else query.shape[1]
         index = row * width + (_rank_in_row(row) if scored.query_stream else position)
         token_targets[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels),
-                                     max(1.0, float(len(index))), width)
+                                     max(1.0, float(len(index) if scored.denominator is None else scored.denominator)),
+                                     width, None if scored.weights is None else torch.from_numpy(scored.weights))
     row_targets = {head: _row_target(values) for head, values in draft.row_labels.items()}
     outputs = [target.index for target in token_targets.values()]
     if draft.extra_outputs is not None:

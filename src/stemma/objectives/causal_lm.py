@@ -68,6 +68,10 @@ class CausalLMSettings(ObjectiveSettings):
         return GenerationCapability("next") if self.scored == "all" else GenerationCapability("prefix", paired=True)
 
     @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        return ("causal", "after_first") if self.scored == "all" else ()
+
+    @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {"scored": "second"}
 

@@ -41,6 +41,10 @@ class DenoiseSettings(Seq2SeqObjectiveSettings):
     def generation(self) -> GenerationCapability | None:
         return GenerationCapability("decoder", gap=GapPrompt("mask", repeats_text=True) if self.infill else None)
 
+    @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        return ("infilling",) if self.infill else ()
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         names = ("infill", "mask", "delete")

@@ -35,6 +35,10 @@ class MaskedSpanToSpanSettings(Seq2SeqObjectiveSettings):
     special_tokens = frozenset({"mask"})
     one_decision = (("mask", "random"),)
 
+    @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        return ("masked_span",)
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.mask + self.random > 1:

@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 
 from stemma.corpus.draft import Draft
 from stemma.corpus.rng import RNG
+from stemma.objectives.adaptive_masking import AdaptiveMasking
 
 
-def choose_tokens(draft: Draft, mask_rate: float, rng: RNG, candidates: np.ndarray | None = None) -> np.ndarray:
-    """(rows, length) bool: single tokens at the masking rate, at least one per row, among the text or `candidates`."""
+def choose_tokens(draft: Draft, mask_rate: float, rng: RNG, candidates: np.ndarray | None = None,
+                  adaptive: AdaptiveMasking | None = None) -> np.ndarray:
+    """(rows, length) bool: single tokens at the masking rate, at least one per row, among the text or `candidates`;
+    all equally likely, or by the weights of `adaptive`."""
     candidates = draft.is_text if candidates is None else candidates
     num_selected = _target_counts(candidates.sum(1), mask_rate, rng)
-    keys = np.where(candidates, rng.random(candidates.shape), 2.0)  # special tokens sort last and are never selected
+    keys = None if adaptive is None else adaptive.choose_keys(draft, rng)
+    keys = np.where(candidates, rng.random(candidates.shape) if keys is None else keys, np.inf)  # special tokens last
     order = np.argsort(keys, axis=1)
     selected = np.zeros(candidates.shape, dtype=bool)
     np.put_along_axis(selected, order, np.arange(candidates.shape[1]) < num_selected[:, None], axis=1)

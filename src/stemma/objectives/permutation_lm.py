@@ -58,6 +58,10 @@ class PermutationLMSettings(ObjectiveSettings):
         return GenerationCapability("permuted", paired=self.scored == "second")
 
     @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        return ("permuted", "causal") if self.scored == "all" else ()
+
+    @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {"scored": "second", "both_directions": False}
 

@@ -34,6 +34,10 @@ class PrefixLMSettings(ObjectiveSettings):
         return GenerationCapability("prefix", paired=True)
 
     @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        return ("prefix",)
+
+    @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {}
 

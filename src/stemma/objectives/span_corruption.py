@@ -36,6 +36,10 @@ class SpanCorruptionSettings(Seq2SeqObjectiveSettings):
         return GenerationCapability("decoder", gap=GapPrompt("sentinel"))
 
     @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        return ("infilling",)
+
+    @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {"kind": "translation", "smoothing": 0.0}  # as T5 is fine-tuned
 

@@ -15,6 +15,7 @@ from stemma.schema.network_tables import (
     DecoderSettings,
     EmbeddingSettings,
     GeneratorSettings,
+    HeadSettings,
     InitializationSettings,
     MemorySettings,
     NormSettings,
@@ -49,7 +50,7 @@ IfNeeded = BeforeValidator(_refuse_missing)
 class NetworkSettings(Settings):
     size_keys = ("layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout")
     laptop_keys = ("initialization",)
-    structural_keys = ("transition",)
+    structural_keys = ("transition", "mix")
     adjustable_keys = ("dropout", "inner_dropout", "output_dropout")
     one_decision = (("dropout", "attention.dropout", "attention.output_dropout", "inner_dropout", "output_dropout"),
                     ("bias", "attention.bias"),
@@ -77,6 +78,8 @@ class NetworkSettings(Settings):
     # The layer after attention in a block; gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202).
     transition: Annotated[str, KindName("feedforward")] = "feedforward"
     decoder: DecoderSettings | None = None
+    mix: bool | None = None  # each sublayer's input is a learned mix of all earlier outputs (GPT-BERT); None = no
+    head: HeadSettings | None = None  # of the language-modeling head; None = as the rest of the network
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # cross-layer parameter sharing (ALBERT)
     generator: GeneratorSettings | None = None
 
@@ -164,6 +167,11 @@ class NetworkSettings(Settings):
             yield (ConflictKey(f"{adding.key}.kind",
                                "recurrent depth adds positions at every step: it needs sinusoidal ones"),
                    ConflictKey("position.kind", "with recurrent depth only sinusoidal will do"))
+        if self.position.disentangled and self.embedding.query:
+            yield (ConflictKey("position.kind", "disentangled positions have no query stream: set relative_xl"),
+                   ConflictKey("embedding.query", "needs network.position.kind=relative_xl"))
+        if self.mix:
+            yield from self._mix_conflicts()
         if "rotation" in self.position.required_features:
             yield from self._rotary_conflicts()
         if not self.norm.first and self.sharing in ("attention", "all"):
@@ -263,6 +271,18 @@ class NetworkSettings(Settings):
                 keys += ["position.kind", *(["generator"] if whose else [])]
                 yield tuple(ConflictKey(key, what) for key in keys)
 
+    def _mix_conflicts(self) -> Iterator[Conflict]:
+        """Keys that a learned mix of earlier sublayers does not support."""
+        present = {"norm.placement": self.norm.placement == "post", "embedding.query": self.embedding.query,
+                   "depth.kind": self.one_block is not None or not self.depth.has_blocks}
+        reasons = {"norm.placement": "the sum of earlier sublayers needs norms inside the residual branches: set pre",
+                   "embedding.query": "its query stream has no earlier sublayers: leave it out",
+                   "depth.kind": "needs a layer of its own at each depth: set stacked"}
+        for key, there in present.items():
+            if there:
+                yield (ConflictKey(key, f"with network.mix: {reasons[key]}"),
+                       ConflictKey("mix", f"does not combine with network.{key} as it is"))
+
     def _generator_conflicts(self) -> Iterator[Conflict]:
         """Keys that a network with a generator does not support."""
         present = {"memory": self.memory is not None, "decoder": self.decoder is not None,
@@ -275,7 +295,8 @@ class NetworkSettings(Settings):
     def _decoder_conflicts(self) -> Iterator[Conflict]:
         """Keys that a network with a decoder does not support."""
         present = {"memory": self.memory is not None,
-                   "position.kind": self.position.relative, "embedding.query": self.embedding.query,
+                   "position.kind": self.position.relative or self.position.disentangled,
+                   "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),
                    "embedding.width": self.embedding.width is not None}

@@ -22,12 +22,12 @@ from stemma.schema.base import (
 )
 from stemma.schema.parts import BodySettings
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "tanh", "silu"]
 
 
 class EmbeddingSettings(Settings):
     size_keys = ("width", "div_val")
-    structural_keys = ("query", "norm")
+    structural_keys = ("query", "norm", "tied")
 
     width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
     segments: Natural = 0  # number of segment embeddings; 0 = none
@@ -41,20 +41,28 @@ class EmbeddingSettings(Settings):
     # How tokens and network.inputs are combined; None = sum.
     fusion: Annotated[str | None, KindName("fusion", optional=True)] = None
     scale_logits: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)
+    tied: bool = True  # the LM head's output matrix is the token embedding (arXiv:1608.05859)
+    logit_softcap: Positive | None = None  # c: logits become c tanh(logits / c), so that none exceeds c (Gemma 2)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.cutoffs != sorted(set(self.cutoffs)):
             yield (ConflictKey("cutoffs", "must be in ascending order"),)
+        if self.cutoffs and not self.tied:
+            yield (ConflictKey("tied", "an adaptive softmax shares the adaptive embedding: leave it out"),
+                   ConflictKey("cutoffs", "need network.embedding.tied=true"))
+        if self.cutoffs and self.logit_softcap is not None:
+            yield (ConflictKey("logit_softcap", "an adaptive softmax never has all logits at once: leave it out"),
+                   ConflictKey("cutoffs", "do not combine with network.embedding.logit_softcap"))
 
 
 class NormSettings(Settings):
     structural_keys = ("kind", "placement")
 
-    kind: Annotated[str, KindName("norm")]  # layer: LayerNorm; scale: RMSNorm (T5)
+    kind: Annotated[str, KindName("norm")]  # layer: LayerNorm; rms: RMSNorm, which T5 calls scale
     placement: Literal["post", "pre"]
     epsilon: Positive
     weight: bool = True  # a learned scale
-    bias: bool = True  # a learned bias; kind scale has none
+    bias: bool = True  # a learned bias; RMSNorm has none
     first: bool = True  # false, with placement = pre: no norm before the first attention; the embedding has one
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -66,6 +74,11 @@ class NormSettings(Settings):
                    ConflictKey("placement", "with post, network.norm.first=false has no meaning"))
 
 
+Offsets = Annotated[list[int], constraint(
+    lambda offsets: len(offsets) > 0 and all(-8 <= offset <= 8 for offset in offsets),
+    "must be a list of offsets between -8 and 8, such as [-1, 1]")]
+
+
 class InitializationSettings(Settings):
     size_keys = ("std",)
     adjustable_keys = ("distribution",)  # concerns only weights that are new
@@ -74,17 +87,27 @@ class InitializationSettings(Settings):
     # truncated_normal: truncated at two standard deviations, as in BERT's code
     distribution: Literal["truncated_normal", "normal"] = "truncated_normal"
     residual: bool = False  # scale output projections by 1 / sqrt(number of residual additions) (GPT-2)
-    zero_output: bool = False  # initialize output projections with zeros: every block starts as the identity
+    zero_output: bool = False  # initialize output projections, and the output matrix of an untied LM head, with zeros:
+    #                            every block starts as the identity
     fan_in: bool = False  # standard deviation of each matrix: 1 / sqrt(input width) (T5)
+    small: bool | None = None  # std sqrt(2 / (5 x width)), smaller than 1 / sqrt(width) (arXiv:1910.05895)
+    # Feed-forward matrices of layer n, from 1, start smaller by 1 / sqrt(2 n) (LTG-BERT).
+    feedforward_by_depth: bool | None = None
     embedding_std: Positive | None = None  # standard deviation of the embedding; None = `std`
+    # With learned positions: heads of the first layer begin by attending to these offsets, in turn; a decoder uses the
+    # negative ones (network/head_offsets.py). None: at random
+    head_offsets: Offsets | None = None
 
     def conflicts(self) -> Iterator[Conflict]:
+        if self.small and self.std is not None:
+            yield (ConflictKey("small", "states the standard deviation: leave network.initialization.std out"),
+                   ConflictKey("std", "excludes network.initialization.small"))
         if self.residual and self.zero_output:
             yield (ConflictKey("zero_output", "leaves nothing to scale: set network.initialization.residual=false"),
                    ConflictKey("residual", "has no effect with network.initialization.zero_output"))
 
     def std_for(self, width: int) -> float:
-        return self.std if self.std is not None else width**-0.5
+        return self.std if self.std is not None else (0.4 / width)**0.5 if self.small else width**-0.5
 
 
 MemoryLength = Annotated[int, constraint(
@@ -109,6 +132,15 @@ class DecoderSettings(Settings):
 
     layers: Depth
     depth: Annotated[BodySettings | None, KindField("body", optional=True)] = None  # its body; None = network.depth
+
+
+class HeadSettings(Settings):
+    """The dense layer of the language-modeling head, where it differs from the network's layers."""
+
+    activation: Activation | None = None  # None = network.activation
+    bias: bool | None = None  # None = network.bias
+    dropout: BelowOne = 0.0  # after the activation
+    dropout_position: Literal["before_norm", "after_norm"] = "before_norm"
 
 
 class GeneratorSettings(Settings):

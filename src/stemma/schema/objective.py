@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stemma.schema.recipe import RecipeSettings
 
 AttentionMaskKind = Literal["full", "causal", "permuted", "prefix", "later"]
-DecodingMode = Literal["decoder", "permuted", "prefix", "next", "cloze"]  # most direct first: it is used if a model has
-#                                                                           several
+DecodingMode = Literal["decoder", "permuted", "prefix", "next", "cloze", "diffusion"]  # most direct first: it is
+#                                                                                        used if a model has several
 Fraction = Annotated[float, base.constraint(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
 MeanSpan = Annotated[float, base.constraint(lambda x: x >= 1, "must be 1 or more: a span has at least one token")]
 
@@ -57,6 +57,7 @@ class ObjectiveSettings(Settings):
     needs_generator: ClassVar[bool] = False  # classifies tokens that a generator sampled (ELECTRA)
     needs_masked_tokens: ClassVar[bool] = False  # uses the tokens that another objective of the same pass masks
     masks_tokens: ClassVar[bool] = False  # masks tokens and predicts them
+    predicts_mask_token: ClassVar[bool] = True  # False: the mask token itself has probability 0 in the output
     reads_relevance: ClassVar[bool] = False  # uses labelled queries and titles, besides plain text
 
     @property
@@ -76,9 +77,20 @@ class ObjectiveSettings(Settings):
         return None
 
     @property
+    def sentence_scores(self) -> tuple[str, ...]:
+        """How a model with this objective scores a sentence: kinds of the slot `sentence_score`, the one that is
+        closest to its training first (`evaluation/sentence_scores/`). Empty: a sentence alone has no score."""
+        return ()
+
+    @property
     def predicts_bidirectionally(self) -> bool:
         """Whether a model with this objective predicts a token from both sides."""
         return False
+
+    @property
+    def target_shift(self) -> int:
+        """How many positions before a masked token it is predicted: 0, or 1 for masked next-token prediction."""
+        return 0
 
     @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:

@@ -3,10 +3,11 @@ tensor exists. No other module has a list of kinds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from stemma.schema.base import BelowOne, Settings, Width, at_most_max, constraint
+from stemma.schema.base import BelowOne, Conflict, ConflictKey, Settings, Width, at_most_max, constraint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,7 @@ FEATURES = {
     "memory": "cannot look at a memory of earlier text",
     "score_bias": "has no scores to which a bias could be added",
     "relative": "has no relative scores",
+    "disentangled": "has no scores of content against position",
     "rotation": "does not rotate queries and keys",
     "padding_free": "needs every row padded to one length",
     "narrowed": "computes all positions or none",
@@ -36,6 +38,7 @@ class PositionSettings(Settings):
     required_features: ClassVar[frozenset[str]] = frozenset()  # features that attention must support
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
     relative: ClassVar[bool] = False  # relative positions, as a memory needs them
+    disentangled: ClassVar[bool] = False  # scores of content against position, with the layer's own projections
     addable_per_step: ClassVar[bool] = False  # can be added before each step of recurrent depth
 
     @property
@@ -63,6 +66,9 @@ class AttentionSettings(Settings):
     bias: bool = True  # bias terms of the projections
     scale: bool = True  # divide scores by sqrt(head width); T5 initializes the queries smaller instead
     segments: bool = False  # relative segment encoding: whether query and key are in the same segment (XLNet)
+    qk_norm: Literal["none", "before", "after"] = "none"  # RMSNorm of the queries and keys of each head
+    #                                                       (arXiv:2010.04245), before or after they are rotated
+    qk_norm_weight: bool = False  # with a learned scale of each dimension of a head
     # Cycled over the layers: number of tokens that a token attends to, itself included (GPT-3); with bidirectional
     # attention the number on either side (ModernBERT); 0 = all.
     windows: list[WindowSize] = []
@@ -70,8 +76,15 @@ class AttentionSettings(Settings):
     supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES
     size_keys: ClassVar[tuple[str, ...]] = ("head_width", "dropout", "windows")
     laptop_keys: ClassVar[tuple[str, ...]] = ("output_dropout",)
-    structural_keys: ClassVar[tuple[str, ...]] = ("kind", "bias", "segments")
+    structural_keys: ClassVar[tuple[str, ...]] = ("kind", "bias", "segments", "qk_norm", "qk_norm_weight")
     adjustable_keys: ClassVar[tuple[str, ...]] = ("dropout", "output_dropout")
+    one_decision = (("qk_norm", "qk_norm_weight"),)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.qk_norm_weight and self.qk_norm == "none":
+            yield (ConflictKey("qk_norm_weight", "there is no norm to weight: set network.attention.qk_norm=before"),
+                   ConflictKey("qk_norm", "with network.attention.qk_norm_weight it must be before or after"))
 
 
 class InputSettings(Settings):
@@ -164,6 +177,8 @@ class BodySettings(Settings):
     has_blocks: ClassVar[bool] = False  # one block per layer, stored as blocks.0, blocks.1, ...
     shares_one_block: ClassVar[bool] = False  # all layers share one block, so layers cannot be treated differently
     adds_positions: ClassVar[bool] = False  # the body adds positions; the embedding does not
+    counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
+    sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 
     @property
     def uses_attention(self) -> bool:

@@ -57,6 +57,13 @@ class RecipeSettings(Settings):
             yield (ConflictKey("corpus.sequence_length", f"is longer than network.position.maximum = {longest}"),
                    ConflictKey("network.position.maximum",
                                f"is shorter than corpus.sequence_length = {self.corpus.sequence_length}"))
+        if self.network.embedding.tied and self.training.optimizer.lookup_learning_rate is not None:
+            yield (ConflictKey("training.optimizer.embedding_learning_rate",
+                               "the embedding is the LM head's matrix too, which has adamw_learning_rate: set "
+                               "network.embedding.tied=false or remove=training.optimizer.embedding_learning_rate"),
+                   ConflictKey("network.embedding.tied",
+                               "a tied embedding has no learning rate of its own: "
+                               "remove=training.optimizer.embedding_learning_rate"))
         packings = self.packings()
         for name, task in self.objective.items():
             if task.allowed_packings and packings[name] not in task.allowed_packings:
@@ -99,6 +106,7 @@ class RecipeSettings(Settings):
         for name, task in self.objective.items():
             yield from task.recipe_conflicts(name, self)
         yield from self._layer_conflicts()
+        yield from self._schedule_conflicts()
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
             highest = max(slot.segment for slot in parse_template(template))
@@ -136,6 +144,25 @@ class RecipeSettings(Settings):
                 what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
                 yield (ConflictKey(f"objective.{name}", what),
                        ConflictKey("objective.masked_lm", f"objective.{name} {what}"))
+
+    def _schedule_conflicts(self) -> Iterator[Conflict]:
+        """Keys of [training] that need plain rows, a softmax over the vocabulary or gradient descent."""
+        training = self.training
+        if training.batch_schedule is not None:
+            for name, packing in self.packings().items():
+                settings = packing_settings(packing)
+                if settings.contiguous or settings.bucketed:
+                    what = "continue in the next batch" if settings.contiguous else "are sorted into batches by length"
+                    yield (ConflictKey("training.batch_schedule",
+                                       f"rows of packing {packing} (objective.{name}) {what}, so the batch size cannot "
+                                       "change: leave it out"),)
+        if training.z_loss is not None and self.network.embedding.cutoffs:
+            yield (ConflictKey("training.z_loss", "an adaptive softmax has no single normalizer: leave it out"),
+                   ConflictKey("network.embedding.cutoffs", "do not combine with training.z_loss"))
+        for key in ("ema", "z_loss"):
+            if getattr(training, key) is not None and training.method is not None:
+                yield (ConflictKey(f"training.{key}",
+                                   f"is about gradient descent, not training.method.kind = {training.method.kind}"),)
 
     def _layer_conflicts(self) -> Iterator[Conflict]:
         """Layer-wise settings that do not fit the layers of this network."""

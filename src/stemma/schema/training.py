@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from stemma.schema.base import Count, KindField, Natural, Positive, Settings, constraint, integer_or
+from stemma.schema.base import Count, KindField, Natural, OpenFraction, Positive, Settings, constraint, integer_or
 
 
 class OptimizerSettings(Settings):
@@ -25,6 +25,11 @@ class OptimizerSettings(Settings):
     @property
     def other_learning_rate(self) -> float | None:
         """Peak learning rate of all parameters but the hidden matrices, if it differs."""
+        return None
+
+    @property
+    def lookup_learning_rate(self) -> float | None:
+        """Peak learning rate of embeddings that are no LM head, if it differs."""
         return None
 
 
@@ -54,11 +59,24 @@ AnyCallback = Annotated[CallbackSettings, KindField("callback")]
 Decay = Annotated[float, constraint(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
 
 
+class BatchScheduleSettings(Settings):
+    """The batch grows linearly from a fraction of `batch_size` to all of it: noisy gradients suffice at first
+    (arXiv:1711.00489; GPT-BERT starts at a quarter)."""
+
+    start: OpenFraction  # fraction of batch_size at the first step
+    growth: Decay = 1.0  # fraction of the budget after which the batch has its full size
+
+    def fraction_at(self, progress: float) -> float:
+        """Fraction of the batch size after this fraction of the budget."""
+        return min(1.0, self.start + (1 - self.start) * progress / self.growth)
+
+
 class TrainingSettings(Settings):
     size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "checkpoint_every", "validate_every")
     # Set for one task; the next task does not inherit them.
     task_keys: ClassVar[tuple[str, ...]] = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh",
-                                            "keep_best", "patience", "callbacks", "method")
+                                            "keep_best", "patience", "callbacks", "method", "ema", "z_loss",
+                                            "batch_schedule")
     # Logging, validation and checkpointing: no effect on the computed weights.
     bookkeeping_keys: ClassVar[tuple[str, ...]] = ("threads", "log_every", "validate_every", "checkpoint_every",
                                                    "keep_checkpoints", "steps")
@@ -72,6 +90,10 @@ class TrainingSettings(Settings):
     optimizer: AnyOptimizer
     schedule: AnySchedule
     clip_norm: Positive | None = None
+    z_loss: Positive | None = None  # coefficient of (log Z)^2 of the softmax over the vocabulary (PaLM); None = none
+    # Decay of an exponential moving average of the weights, which validation and `model/` use; None = the live weights.
+    ema: OpenFraction | None = None
+    batch_schedule: BatchScheduleSettings | None = None  # the batch grows during training; None = always batch_size
     checkpoint_every: Count
     keep_checkpoints: Count = 2
     validate_every: Count

@@ -38,6 +38,7 @@ class StepReport:
     loss: float | None  # headline loss; None if this batch has no token-prediction objective
     losses: dict[str, float]  # by objective
     details: dict[str, Any]  # further values of the training method: learning rate, gradient norm
+    words: int = 0  # words of its rows, if the run counts words
 
 
 class Callback:
@@ -91,6 +92,12 @@ class CallbackList:
     def __init__(self, callbacks: Sequence[object]):
         self.callbacks = {event: [getattr(callback, event) for callback in callbacks if hasattr(callback, event)]
                           for event in EVENTS}
+
+    def add(self, callback: object) -> None:
+        """Call this one, too, after the others."""
+        for event, calls in self.callbacks.items():
+            if hasattr(callback, event):
+                calls.append(getattr(callback, event))
 
     def notify(self, event: str, trainer: Trainer, payload: object) -> bool:
         """Call all of them; True if one ends the training."""

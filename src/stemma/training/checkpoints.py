@@ -26,11 +26,13 @@ from stemma.atomic_files import CHECKSUMS, atomic_folder, remove_leftovers, veri
 from stemma.errors import CorruptFileError, UserError
 from stemma.exchange.weights import align_memory
 from stemma.json_files import read_object
+from stemma.network.ngram_tables import resize_buffers
 from stemma.training.method import MethodState
 
 logger = logging.getLogger(__name__)
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+OBJECTIVES = "objectives.safetensors"  # only for objectives that adapt their targets
 MEMORY = "memory.safetensors"  # only for networks with a memory across steps
 
 
@@ -42,6 +44,7 @@ class Checkpoint:
     tokens: int
     state: dict[str, Any] = field(default_factory=dict)
     memories: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by sampler and layer
+    objectives: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # state by objective and name
 
 
 class StatefulMethod(Protocol):
@@ -64,10 +67,10 @@ def save_checkpoint(run: Path, network: nn.Module, method: StatefulMethod, check
     with atomic_folder(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
         _write_tensors(temporary / OPTIMIZER, tensors)
-        if checkpoint.memories:
-            _write_tensors(temporary / MEMORY, {f"{sampler_key}/{layer}": tensor
-                                                for sampler_key, layers in checkpoint.memories.items()
-                                                for layer, tensor in layers.items()})
+        for file, groups in ((MEMORY, checkpoint.memories), (OBJECTIVES, checkpoint.objectives)):
+            if groups:
+                _write_tensors(temporary / file, {f"{key}/{name}": tensor for key, tensors in groups.items()
+                                                  for name, tensor in tensors.items()})
         (temporary / STATE).write_text(json.dumps(document))
     _remove_old(folder, num_kept)
     return folder
@@ -81,6 +84,7 @@ def save_weights(folder: Path, network: nn.Module) -> None:
 
 def load_weights(folder: Path, network: nn.Module) -> None:
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
+        resize_buffers(network, {name: saved.get_slice(name).get_shape() for name in saved.keys()})  # noqa: SIM118
         for name, tensor in _named_tensors(network):
             tensor.copy_(saved.get_tensor(name))
 
@@ -110,9 +114,10 @@ def _load(folder: Path, network: nn.Module, method: StatefulMethod, advice: str)
     """Restore weights, optimizer and counters exactly; nothing changes unless all files are intact."""
     verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
     document = read_object(folder / STATE, advice)
-    weights = dict(_named_tensors(network))
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         shapes = {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 (not a dictionary)
+        resize_buffers(network, shapes)
+        weights = dict(_named_tensors(network))
         _check_same_network(folder, weights, shapes)
         if difference := method.incompatibility(document["optimizer"]):
             raise UserError(f"the checkpoint {folder} was made with {difference}; resume it with the recipe "
@@ -120,15 +125,17 @@ def _load(folder: Path, network: nn.Module, method: StatefulMethod, advice: str)
         for name, tensor in weights.items():
             tensor.copy_(saved.get_tensor(name))
     method.restore(MethodState(_read_tensors(folder / OPTIMIZER), document["optimizer"]))
-    return Checkpoint(document["step"], document["tokens"], document["values"], _read_memories(folder / MEMORY))
+    return Checkpoint(document["step"], document["tokens"], document["values"],
+                      _read_groups(folder / MEMORY), _read_groups(folder / OBJECTIVES))
 
 
-def _read_memories(path: Path) -> dict[str, dict[str, Tensor]]:
-    memories: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in (_read_tensors(path) if path.is_file() else {}).items():
-        sampler_key, layer = name.rsplit("/", 1)
-        memories.setdefault(sampler_key, {})[layer] = tensor
-    return memories
+def _read_groups(path: Path) -> dict[str, dict[str, Tensor]]:
+    """Tensors by the two parts of their names; empty if there is no file."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for full_name, tensor in (_read_tensors(path) if path.is_file() else {}).items():
+        key, name = full_name.rsplit("/", 1)
+        groups.setdefault(key, {})[name] = tensor
+    return groups
 
 
 # ---- tensors ----

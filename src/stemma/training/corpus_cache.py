@@ -33,6 +33,7 @@ from stemma.text.parallel import PairSource, pair_sources, read_pairs
 from stemma.text.readers import list_files, plugin_readers, read_passages
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train_tokenizer import TRAINER_VERSION, train_tokenizer
+from stemma.text.vocabulary_size import vocab_size_for_text
 from stemma.training.run_folder import TextReadingOptions, is_pipe, spool_streams
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ def build_or_load_corpus(paths: list[str], recipe: Recipe, reading: TextReadingO
     _check_reading(recipe, reading, bool(pairs))
     roles = required_special_tokens(recipe) | {"padding", "unknown"}
     settings = recipe.settings.tokenizer
-    vocabulary = ([settings.model_dump(), sorted(roles), TRAINER_VERSION.get(settings.kind, 1)]
+    vocabulary = ([settings.model_dump(exclude_none=True), sorted(roles), TRAINER_VERSION.get(settings.kind, 1)]
                   if tokenizer is None else [tokenizer.backend.to_str(), tokenizer.simplify])
     validation = recipe.settings.corpus.validation if split_first and tokenizer is None else 0.0
     if validation:
@@ -166,16 +167,22 @@ def _split(paths: list[str], pairs: list[PairSource], reading: TextReadingOption
 
 def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSettings, special_tokens: set[str],
            reading: TextReadingOptions, split: HeldOutSplit | None) -> Tokenizer:
-    logger.info(f"training a {settings.kind} vocabulary of {settings.vocab_size:,} on the text")
-    split = split or HeldOutSplit(frozenset())
-    texts: Iterator[str]
-    if pairs:  # one vocabulary for both sides
-        read = read_pairs(pairs, **reading.parallel_text_arguments())
-        texts = chain.from_iterable((pair.source, pair.target) for pair in split.pairs(read, held_out=False))
-    else:
+    held_out = split or HeldOutSplit(frozenset())
+
+    def texts() -> Iterator[str]:
+        if pairs:  # one vocabulary for both sides
+            read = read_pairs(pairs, **reading.parallel_text_arguments())
+            return chain.from_iterable((pair.source, pair.target) for pair in held_out.pairs(read, held_out=False))
         passages = read_passages(paths, **reading.plain_text_arguments())
-        texts = (passage.text for passage in split.passages(passages, held_out=False))
-    return train_tokenizer(texts, settings.kind, settings.vocab_size, lowercase=settings.lowercase,
+        return (passage.text for passage in held_out.passages(passages, held_out=False))
+
+    vocab_size, why = settings.vocab_size, ""
+    if settings.fit_to_text:
+        vocab_size = vocab_size_for_text(quietly(texts()), settings.kind, settings.vocab_size)
+        if vocab_size < settings.vocab_size:
+            why = f"; as many as suit this much text, and tokenizer.vocab_size={settings.vocab_size} are as published"
+    logger.info(f"training a {settings.kind} vocabulary of {vocab_size:,} on the text{why}")
+    return train_tokenizer(texts(), settings.kind, vocab_size, lowercase=settings.lowercase,
                            roles=special_tokens, cjk_spacing=settings.cjk_spacing,
                            simplify=settings.simplify)
 
@@ -187,4 +194,6 @@ def adopt_tokenizer(recipe: Recipe, corpus: Corpus) -> Recipe:
     other_kind = settings.kind != tokenizer.kind  # then the keys of the old kind do not apply
     changes = {f"tokenizer.{key}": value for key, value in tokenizer.settings().items()
                if other_kind or getattr(settings, key) != value}
+    if settings.fit_to_text:  # the vocabulary is fixed now
+        changes["tokenizer.fit_to_text"] = False
     return recipe.with_changes(changes, origin="corpus") if changes else recipe

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from stemma.errors import UserError
 from stemma.network.cache import Memory, State
+from stemma.network.heads import LMHead
 from stemma.network.network import Network
 from stemma.objectives.base import TrainableObjective
 from stemma.objectives.batch import Batch
@@ -34,6 +36,8 @@ class ForwardBackward:
     def __init__(self, network: Network, objectives: Sequence[TrainableObjective], settings: TrainingSettings,
                  device: torch.device, precision: torch.dtype):
         self.settings, self.device = settings, device
+        if settings.z_loss is not None:
+            _set_z_loss(network, settings.z_loss)
         self.training_step = TrainingStep(network, objectives, precision)
         self.memories: dict[str, Memory] = {}  # by sampler: the last hidden states of its rows
         self.embedding_gradient = EmbeddingGradient(network.embedding.tokens)
@@ -87,6 +91,15 @@ class ForwardBackward:
             return batch.num_rows
         length = max(stream.length for stream in batch.streams.values())
         return max(1, CPU_SLICE_TOKENS // length)
+
+
+def _set_z_loss(network: Network, coefficient: float) -> None:
+    heads = [module for module in network.modules() if isinstance(module, LMHead)]
+    if not heads:
+        raise UserError("training.z_loss is about the softmax over a vocabulary, and this network has none; leave it "
+                        "out.")
+    for head in heads:
+        head.z_loss = coefficient
 
 
 def _accumulate(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:

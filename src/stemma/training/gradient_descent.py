@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -13,7 +15,9 @@ from stemma.training.method import Method, MethodSetup, MethodState, StepFailed,
 from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.train_state import TrainState
+from stemma.training.weight_average import PREFIX, WeightAverage
 
+UPDATES = "average_updates"  # number of updates of the moving average, in a checkpoint
 SMOOTHING = 0.98  # of the running mean of the loss, for spike detection
 ADVICE = "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0"
 
@@ -30,6 +34,8 @@ class GradientDescent(Method):
                                          self.forward_backward.training_step.precision)
         self.learning_rate = LearningRate(setup.settings, setup.budget)
         self._optimizer_state = OptimizerState(self.network, self.optimizer)
+        self.average = None if settings.ema is None else WeightAverage(self.network, settings.ema)
+        self._parameters = list(self.network.parameters())  # walking through the modules takes a millisecond
 
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
         learning_rate = self.learning_rate.at(state, progress)
@@ -42,6 +48,8 @@ class GradientDescent(Method):
         self.forward_backward.store_memory(prepared.sampler_key, result.memory)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update()
         mean, count = state.means.get(names, [result.total, 0])
         state.means[names] = [SMOOTHING * mean + (1 - SMOOTHING) * result.total, count + 1]
         measures = {"measures": result.metrics} if result.metrics else {}
@@ -60,21 +68,40 @@ class GradientDescent(Method):
         return None
 
     def state(self) -> MethodState:
-        return self._optimizer_state.state()
+        tensors, values = self._optimizer_state.state()
+        if self.average is None:
+            return MethodState(tensors, values)
+        return MethodState({**tensors, **self.average.tensors()}, {**values, UPDATES: self.average.num_updates})
 
-    def incompatibility(self, values: dict[str, object]) -> str | None:
+    def incompatibility(self, values: dict[str, Any]) -> str | None:
+        if (self.average is None) is (UPDATES in values):
+            return f"{'a' if UPDATES in values else 'no'} moving average of the weights (training.ema)"
         return self._optimizer_state.incompatibility(values)
 
     def restore(self, state: MethodState) -> None:
-        self._optimizer_state.restore(state)
+        averages = {name: tensor for name, tensor in state.tensors.items() if name.startswith(PREFIX)}
+        others = {name: tensor for name, tensor in state.tensors.items() if name not in averages}
+        self._optimizer_state.restore(MethodState(others, state.values))
+        if self.average is not None:
+            self.average.restore(averages, state.values[UPDATES])
+
+    def evaluated_weights(self) -> AbstractContextManager[None]:
+        return super().evaluated_weights() if self.average is None else self.average.applied()
+
+    def finish(self) -> None:
+        if self.average is not None:
+            self.average.copy_to_network()
 
     def _clip(self) -> float:
         """Clip the gradients and return their norm. Below the limit nothing is scaled, which saves a pass over them."""
         limit = self.settings.clip_norm or math.inf
-        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        embedding_gradient = self.forward_backward.embedding_gradient
+        gradients = [embedding_gradient.nonzero_rows(parameter.grad) for parameter in self._parameters
+                     if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if norm > limit:
-            torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), limit, norm)
+            torch._foreach_mul_(gradients, torch.clamp(limit / (norm + 1e-6), max=1.0))
+            embedding_gradient.rescale()
         return float(norm)
 
     def _check_divergence(self, total: float, norm: float, mean: float, count: float) -> None:

@@ -21,6 +21,7 @@ class PreparedBatch:
     batch: Batch
     cursors: dict[str, list[int]]
     sampler_key: str
+    num_words: int = 0  # words of its rows, if the loader counts them
 
 
 class BatchLoader(Protocol):

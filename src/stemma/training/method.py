@@ -8,7 +8,9 @@ moments) is returned by `state`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -17,7 +19,7 @@ from stemma.network.network import Network
 from stemma.schema.recipe import RecipeSettings
 from stemma.training.budget import Budget
 from stemma.training.forward_backward import ForwardBackward
-from stemma.training.loader import PreparedBatch
+from stemma.training.loader import BatchLoader, PreparedBatch
 from stemma.training.train_state import TrainState
 
 
@@ -37,6 +39,8 @@ class MethodSetup:
     settings: RecipeSettings
     forward_backward: ForwardBackward  # on the device and in the precision of the run
     budget: Budget
+    loader: BatchLoader | None = None
+    run: Path | None = None  # its folder
 
 
 class StepMetrics(NamedTuple):
@@ -58,6 +62,20 @@ class Method(ABC):
     def __init__(self, setup: MethodSetup):
         self.setup, self.network, self.forward_backward = setup, setup.network, setup.forward_backward
 
+    def next_batch(self, loader: BatchLoader, state: TrainState, length: int, progress: float) -> PreparedBatch:
+        """The batch of the next step. A method that does not sample rows reads the corpus in its own way."""
+        return loader.get_batch(state.step, length, progress)
+
+    def completed_fraction(self, state: TrainState) -> float:
+        """How much of its work a method has done that ends by itself; training ends at 1 or with the budget."""
+        return 0.0
+
+    def finish_network(self, state: TrainState) -> None:  # noqa: B027 (most methods change the network in every step)
+        """Put everything learned so far into the network; called before validation."""
+
+    def remove_files(self) -> None:  # noqa: B027 (most methods have none)
+        """Remove the files of a finished run that only its training needed."""
+
     @abstractmethod
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
         """Train on one batch; `progress` is the used fraction of the budget. torch is seeded by the step, so that a
@@ -66,6 +84,13 @@ class Method(ABC):
     def set_train_mode(self) -> None:
         """Put the network into training mode."""
         self.network.train()
+
+    def evaluated_weights(self) -> AbstractContextManager[None]:
+        """A context in which the network has the weights that are validated and saved in `model/`."""
+        return nullcontext()
+
+    def finish(self) -> None:  # noqa: B027 (most methods have nothing to do)
+        """Give the network its final weights, after the last step."""
 
     def warning(self) -> str | None:
         """A warning to show before the first step, or None."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stemma.registry import register
+from stemma.schema.base import Count
 from stemma.schema.training import MethodSettings
 
 if TYPE_CHECKING:
@@ -16,3 +17,16 @@ def gradient_descent(settings: MethodSettings, setup: MethodSetup) -> Method:
     from stemma.training.gradient_descent import GradientDescent
 
     return GradientDescent(setup)
+
+
+class KneserNeySettings(MethodSettings):
+    """Counting, once through the text, and smoothing of the counts (Chen & Goodman 1998)."""
+
+    memory: Count = 1024  # megabytes for sorting and merging counts, which are on disk; the finished tables come on top
+
+
+@register("method", "kneser_ney", KneserNeySettings)
+def kneser_ney(settings: KneserNeySettings, setup: MethodSetup) -> Method:
+    from stemma.training.count_ngrams import CountNgrams
+
+    return CountNgrams(settings, setup)

@@ -144,17 +144,23 @@ class MuonSettings(OptimizerSettings):
     scale: Literal["original", "match_rms_adamw"] = "original"  # sqrt(max(1, rows / columns)), learning rates about
     #                                                          0.02; or 0.2 sqrt(max(rows, columns)), those of AdamW
     adamw_learning_rate: Positive = 3e-4  # peak; same schedule as training.learning_rate
+    embedding_learning_rate: Positive | None = None  # of token embeddings that are not tied to the LM head, which see a
+    #                                                  few rows in a step; None = adamw_learning_rate
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
     epsilon: Positive = 1e-8
     weight_decay: NonNegative = 0.01  # of all matrices
 
     groups_hidden_matrices: ClassVar[bool] = True
-    size_keys: ClassVar[tuple[str, ...]] = ("weight_decay", "adamw_learning_rate")
+    size_keys: ClassVar[tuple[str, ...]] = ("weight_decay", "adamw_learning_rate", "embedding_learning_rate")
 
     @property
     def other_learning_rate(self) -> float:
         return self.adamw_learning_rate
+
+    @property
+    def lookup_learning_rate(self) -> float | None:
+        return self.embedding_learning_rate
 
 
 @register("optimizer", "muon", MuonSettings)
@@ -196,6 +202,11 @@ def build_optimizer(network: nn.Module, settings: OptimizerSettings, learning_ra
         if settings.groups_hidden_matrices:
             groups += _hidden_matrix_group(same_scale, hidden, _group_values(learning_rate, lr_scale))
             same_scale = [p for p in same_scale if p not in hidden]
+        if settings.lookup_learning_rate is not None:
+            lookups = lookup_embeddings(network)
+            values = _group_values(learning_rate, lr_scale * settings.lookup_learning_rate / learning_rate)
+            groups += _groups([p for p in same_scale if p in lookups], values, settings)
+            same_scale = [p for p in same_scale if p not in lookups]
         if settings.other_learning_rate is not None:
             lr_scale = lr_scale * settings.other_learning_rate / learning_rate
         groups += _groups(same_scale, _group_values(learning_rate, lr_scale), settings)
@@ -217,6 +228,18 @@ def count_hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
         counts |= {child.weight: fused.get(name, 1) for name, child in module.named_children()
                    if isinstance(child, nn.Linear)}
     return counts
+
+
+def lookup_embeddings(network: nn.Module) -> set[Tensor]:
+    """The token embeddings that no LM head shares: only the rows of a step's tokens have a gradient."""
+    from stemma.network.embedding import InputEmbedding
+    from stemma.network.heads import LMHead
+
+    modules = [*network.modules()]
+    tied = {module.weight for module in modules if isinstance(module, LMHead)}
+    lookups: set[Tensor] = {parameter for module in modules if isinstance(module, InputEmbedding)
+                            for parameter in module.tokens.parameters()}
+    return lookups - tied
 
 
 def _group_values(learning_rate: float, lr_scale: float) -> dict[str, float]:

@@ -33,12 +33,13 @@ def first_phase(settings: CorpusSettings) -> FirstPhaseSettings | None:
     return phase if phase is not None and phase.sequence_length < settings.sequence_length else None
 
 
-def batch_rows(settings: RecipeSettings, length: int) -> int:
-    """Batch size in rows at this sequence length."""
-    phase = first_phase(settings.corpus)
+def batch_rows(settings: RecipeSettings, length: int, progress: float = 1.0) -> int:
+    """Batch size in rows at this sequence length, after this fraction of the budget."""
+    phase, schedule = first_phase(settings.corpus), settings.training.batch_schedule
+    rows = settings.training.batch_size
     if phase is not None and length == phase.sequence_length and phase.batch_size is not None:
-        return phase.batch_size
-    return settings.training.batch_size
+        rows = phase.batch_size
+    return rows if schedule is None else max(1, round(rows * schedule.fraction_at(progress)))
 
 
 def build_phases(settings: RecipeSettings) -> list[Phase]:

@@ -21,6 +21,7 @@ from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
 from stemma.training.callbacks import accepts_callbacks
 from stemma.training.corpus_cache import adopt_tokenizer, build_or_load_corpus, locate_target
+from stemma.training.revisions import RevisionSaver, list_revisions, parse_word_counts
 from stemma.training.run_folder import (
     MODEL,
     RECIPE,
@@ -51,9 +52,11 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
              init_from: str | Path | None = None, seed: int = 0, changes: Sequence[str] = (),
              reading: TextReadingOptions | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
-             callbacks: Sequence[object] = (), show_progress: bool = False) -> dict[str, Any]:
+             callbacks: Sequence[object] = (), checkpoint_words: str | Sequence[int | str] = (),
+             show_progress: bool = False) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text; with `target`, on two aligned files. Returns the result that
-    `--json` prints. `callbacks` are called after every step (`stemma.Callback`).
+    `--json` prints. `callbacks` are called after every step (`stemma.Callback`). `checkpoint_words` ("1M,2M") saves the
+    model at these numbers of words read, in `revisions/`.
 
         stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
     """
@@ -64,13 +67,14 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
         raise UserError("training.fresh re-initializes the top layers of a model; name the model with --from, or leave "
                         "it out.")
     budget = Budget.from_options(steps, tokens, minutes, resolved_recipe.settings.training.steps)
+    word_counts = parse_word_counts(checkpoint_words) if checkpoint_words else []
     folder, text = resolve_corpus_argument(_paths(corpus))
     target_files = locate_target(resolved_recipe, folder, text, _paths(target))
     start = None
     if init_from is not None:
         start = str(Path(init_from).absolute()) if Path(init_from).exists() else str(init_from)
     config = RunConfig(folder, text, budget, seed, start, reading or TextReadingOptions(), tensorboard=tensorboard,
-                       target=target_files, split_first=True)
+                       target=target_files, split_first=True, checkpoint_words=word_counts)
     if folder:
         opened = Corpus.open(folder)
         resolved_recipe = adopt_tokenizer(resolved_recipe, opened)
@@ -116,18 +120,36 @@ class OpenRun:
 
     def save(self, metrics: dict[str, object]) -> tuple[Model, dict[str, Any]]:
         """Write the model; returns it with the result. The run is finished once the result is written, too."""
+        result = {"run": str(self.run), **metrics}
+        if counts := self.config.checkpoint_words:
+            words = self.trainer.state.words
+            if missed := [f"{count:,}" for count in counts if count > words]:
+                logger.warning(f"the run read {words:,} words, so it has no revision at {', '.join(missed)} words; "
+                               "train longer, or choose smaller numbers.")
+            result |= {"words": words, "revisions": [revision.name for revision in list_revisions(self.run)]}
+        self.trainer.network.eval()
+        return self.write_model(self.run / MODEL), result
+
+    def write_revision(self, path: Path) -> None:
+        """Write the model during training, which goes on with the same heads as before."""
+        network, heads = self.trainer.network, set(self.trainer.network.heads)
+        self.write_model(path)
+        for name in set(network.heads) - heads:  # a pooler that only the saved model has
+            del network.heads[name], network.head_specs[name]
+
+    def write_model(self, path: Path) -> Model:
+        """Write the model as it is now, in Hugging Face layout."""
         from stemma.exchange.save import write_model
         from stemma.model import Model
         from stemma.training.init_from import with_pooler
 
-        result = {"run": str(self.run), **metrics}
-        model = Model(self.recipe, self.corpus.tokenizer, self.trainer.network.eval())
+        model = Model(self.recipe, self.corpus.tokenizer, self.trainer.network)
         if self.config.start and self.config.task is None:
             model = with_pooler(model, self.config.start)
-        with atomic_folder(self.run / MODEL, overwrite=True) as folder:
+        with atomic_folder(path, overwrite=True) as folder:
             write_model(model, folder)
             write_directions(self.corpus, folder)
-        return model, result
+        return model
 
 
 def _train(run: Path, show_progress: bool) -> dict[str, Any]:
@@ -150,6 +172,7 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.training.init_from import init_from_model
     from stemma.training.padding_check import padding_warning
     from stemma.training.pretrain_loader import PretrainLoader
+    from stemma.training.stall_note import StallNote, stall_remedy
     from stemma.training.trainer import Trainer
 
     is_new = latest_checkpoint(run) is None
@@ -184,7 +207,13 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
         logger.info(f"{resolved_recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                     f"{corpus.num_tokens / 1e6:.2f} M tokens · {str(trainer.precision).removeprefix('torch.')} on "
                     f"{pluralize(trainer.threads, 'core')}")
-    return OpenRun(run, config, resolved_recipe, corpus, trainer)
+    if config.task is None and (remedy := stall_remedy(resolved_recipe)):
+        trainer.callbacks.add(StallNote(remedy))
+    opened = OpenRun(run, config, resolved_recipe, corpus, trainer)
+    if config.checkpoint_words:
+        loader.counts_words = True
+        trainer.callbacks.add(RevisionSaver(config.checkpoint_words, opened.write_revision))
+    return opened
 
 
 def _open_corpus(run: Path, recipe: Recipe, config: RunConfig) -> Corpus:

@@ -24,13 +24,17 @@ from stemma.training.phases import batch_rows, first_phase
 from stemma.training.samplers import VALIDATION_SEED, RowSamplers, sampler_key
 from stemma.training.unigram_baseline import unigram_log_probs
 
+PROGRESS_STEP = 0.01  # schedules of objectives, such as the masking rate, change in steps of 1% of the budget
+
 
 class BatchKey(NamedTuple):
-    """Everything a batch depends on: the step, the sequence length and the active objectives."""
+    """Everything a batch depends on: the step, the sequence length, the active objectives, and its schedules."""
 
     step: int
     length: int
     objectives: frozenset[str]
+    rows: int  # batch size (training.batch_schedule)
+    progress: float  # used fraction of the budget in steps of PROGRESS_STEP; 0 if no objective has a schedule
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class PretrainLoader:
         self.samplers = RowSamplers(recipe.settings, corpus, self.groups, seed)
         self.training, self.validation = self.samplers.training, self.samplers.validation
         self.mixture_weights = self.samplers.mixture_weights
+        self.counts_words = False  # whether batches come with their number of words
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._prefetched: tuple[BatchKey, Future[PreparedBatch]] | None = None
         self._last_cursors: dict[str, list[int]] = {}  # of the samplers after the last returned batch
@@ -61,7 +66,9 @@ class PretrainLoader:
 
     def get_batch(self, step: int, length: int, progress: float = 0.0) -> PreparedBatch:
         """The batch of this step; `progress` is the used fraction of the budget. The next batch is prefetched; if a
-        curriculum stage ends in between, it is discarded and the cursors are reset."""
+        curriculum stage ends or a schedule changes in between, it is discarded and the cursors are reset."""
+        for objective in self.objectives:
+            objective.start_step(step)
         key = self._batch_key(step, length, progress)
         if self._prefetched is not None and self._prefetched[0] == key:
             prepared = self._prefetched[1].result()
@@ -71,13 +78,20 @@ class PretrainLoader:
                 self.samplers.reset(self._last_cursors)
             prepared = self._prepare(key)
         self._last_cursors = prepared.cursors
-        next_key = self._batch_key(step + 1, length, progress)
+        self._prefetched = None
+        if any(objective.changes_at(step + 1) for objective in self.objectives):
+            return prepared  # the next batch depends on the losses of this one
+        expected_progress = progress * (step + 1) / step if step else progress
+        next_key = self._batch_key(step + 1, length, expected_progress)
         self._prefetched = (next_key, self._worker.submit(self._prepare, next_key))
         return prepared
 
     def _batch_key(self, step: int, length: int, progress: float) -> BatchKey:
         active = active_objectives(self.objectives, step, progress)
-        return BatchKey(step, length, frozenset(objective.name for objective in active))
+        scheduled = any(objective.follows_schedule for objective in active)
+        return BatchKey(step, length, frozenset(objective.name for objective in active),
+                        self.batch_rows_at(length, progress),
+                        round(int(progress / PROGRESS_STEP) * PROGRESS_STEP, 6) if scheduled else 0.0)
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
@@ -87,9 +101,9 @@ class PretrainLoader:
         phase = first_phase(self.settings)
         return self.settings.sequence_length if phase is None or progress >= phase.fraction else phase.sequence_length
 
-    def batch_rows_at(self, length: int) -> int:
-        """Batch size in rows at this sequence length."""
-        return batch_rows(self.recipe, length)
+    def batch_rows_at(self, length: int, progress: float = 1.0) -> int:
+        """Batch size in rows at this sequence length, after this fraction of the budget."""
+        return batch_rows(self.recipe, length, progress)
 
     def validation_batches(self, length: int) -> list[tuple[tuple[Objective, ...], Batch]]:
         """The validation batches, with the same masks each time."""
@@ -98,7 +112,10 @@ class PretrainLoader:
         batches = []
         for index, group in enumerate(self.groups):
             for start, draft in self.samplers.held_out(index, length):
-                _make_targets(draft, group.objectives, np.random.default_rng([VALIDATION_SEED, index, start]))
+                draft.progress = 1.0  # always the final masking rate, so that validations are comparable
+                rng = np.random.default_rng([VALIDATION_SEED, index, start])
+                for objective in group.objectives:
+                    objective.make_validation_targets(draft, rng)
                 batch = collate(draft, group.attention_mask_kind, group.key.task_id, self.recipe.network.inputs)
                 batches.append((group.objectives, replace(batch, held_out=True)))
         return batches
@@ -144,26 +161,30 @@ class PretrainLoader:
 
     def _build_draft(self, key: BatchKey) -> tuple[Draft, tuple[Objective, ...]]:
         index, active = self._choose_group(key)
-        draft, epochs = self.samplers.next_draft(index, key.length)
+        draft, epochs = self.samplers.next_draft(index, key.length, key.rows)
+        draft.progress = key.progress
         _make_targets(draft, active, self._rng(key.step, self.groups[index], draft.spans, epochs))
         return draft, active
 
-    def step_signature(self, step: int, length: int, progress: float) -> tuple[int, tuple[str, ...], int]:
-        """Group, active objectives and sequence length of a step. Steps with the same signature have the same cost."""
-        index, active = self._choose_group(self._batch_key(step, length, progress))
-        return index, tuple(objective.name for objective in active), length
+    def step_signature(self, step: int, length: int, progress: float) -> tuple[int, tuple[str, ...], int, int]:
+        """Group, active objectives, sequence length and batch size of a step. Steps with the same signature have the
+        same cost."""
+        key = self._batch_key(step, length, progress)
+        index, active = self._choose_group(key)
+        return index, tuple(objective.name for objective in active), length, key.rows
 
     def skip(self, step: int, length: int, progress: float = 0.0) -> None:
         """Advance the sampler past the rows of a step without making its draft."""
-        index, _ = self._choose_group(self._batch_key(step, length, progress))
-        self.samplers.sampler(index, length).next_rows(self.batch_rows_at(length))
+        key = self._batch_key(step, length, progress)
+        self.samplers.sampler(self._choose_group(key)[0], length).next_rows(key.rows)
 
     def _prepare(self, key: BatchKey) -> PreparedBatch:
         draft, active = self._build_draft(key)
         index, _ = self._choose_group(key)
         group_key = self.groups[index].key
         batch = collate(draft, group_key.attention_mask_kind, group_key.task_id, self.recipe.network.inputs)
-        return PreparedBatch(active, batch, self.samplers.cursors(), sampler_key(index, key.length))
+        num_words = _count_words(draft) if self.counts_words else 0
+        return PreparedBatch(active, batch, self.samplers.cursors(), sampler_key(index, key.length), num_words)
 
     def _choose_group(self, key: BatchKey) -> tuple[int, tuple[Objective, ...]]:
         """Sample the group of a step, weighted by the largest `turns` of its active objectives; returns its index and
@@ -188,3 +209,8 @@ def _make_targets(draft: Draft, objectives: tuple[Objective, ...], rng: RNG) -> 
     """Let the objectives edit the draft, in recipe order."""
     for objective in objectives:
         objective.make_targets(draft, rng)
+
+
+def _count_words(draft: Draft) -> int:
+    """The number of tokens in the rows that begin a word."""
+    return int(draft.corpus.values_at("word_starts", draft.corpus_offsets[draft.is_text]).sum())

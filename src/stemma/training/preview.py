@@ -64,7 +64,7 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
 
 
 def _examples(draft: Draft, batch: Batch, active: tuple[Objective, ...], max_examples: int) -> list[dict[str, Any]]:
-    next_token = any(objective.predicts_next for objective in active)
+    next_token = any(objective.predicts_next or objective.settings.target_shift for objective in active)
     rows = range(min(max_examples, draft.rows))
     if draft.seq2seq_rows:
         mask, lengths = batch.streams[ENCODER].attention_mask, draft.seq2seq_rows[ENCODER].lengths

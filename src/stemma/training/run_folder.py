@@ -62,6 +62,7 @@ class RunConfig:
     task: dict[str, Any] | None = None  # of a fine-tune: the task and the settings of its metrics
     split_first: bool = False  # train the tokenizer without the validation text (older runs: with it)
     device: str = field(default_factory=lambda: requested_device() or AUTO)  # requested; once started, the actual one
+    checkpoint_words: list[int] = field(default_factory=list)  # numbers of words read at which a revision is saved
     version: int = VERSION
 
     def write(self, folder: Path) -> None:

@@ -44,9 +44,9 @@ class RowSamplers:
             self._samplers[key] = self._build_sampler(self.groups[group_index], self.seed + length, length)
         return self._samplers[key]
 
-    def next_draft(self, group_index: int, length: int) -> tuple[Draft, np.ndarray]:
+    def next_draft(self, group_index: int, length: int, rows: int) -> tuple[Draft, np.ndarray]:
         """The group's next rows as a draft, and the epoch of each."""
-        return self._draft(self.sampler(group_index, length), self.groups[group_index], batch_rows(self.recipe, length))
+        return self._draft(self.sampler(group_index, length), self.groups[group_index], rows)
 
     def training_documents(self, group: ObjectiveGroup) -> CorpusSubset:
         """The training documents for the packing of the group."""

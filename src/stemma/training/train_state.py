@@ -12,6 +12,7 @@ class TrainState:
 
     step: int = 0
     tokens: int = 0
+    words: int = 0  # words read, if the run counts words (`revisions.py`)
     seconds: float = 0.0  # time of steps, for tokens per second
     elapsed: float = 0.0  # including validation and saving, for budgets in minutes
     lasted: float = 0.0  # `elapsed` at the end of the last step: training time without what follows it

@@ -20,6 +20,7 @@ from stemma.device import seed_generators
 from stemma.errors import Interrupted, UserError
 from stemma.network.cache import Memory
 from stemma.network.network import Network
+from stemma.objectives.base import Objective
 from stemma.recipe_loading import Recipe
 from stemma.training.budget import Budget
 from stemma.training.callbacks import CallbackList, StepReport, build_callbacks
@@ -54,7 +55,7 @@ class Trainer:
         retain_freed_memory()
         self.network, self.loader = network.to(self.device), loader
         self.forward_backward = ForwardBackward(self.network, loader.objectives, settings, self.device, self.precision)
-        setup = MethodSetup(self.network, recipe.settings, self.forward_backward, budget)
+        setup = MethodSetup(self.network, recipe.settings, self.forward_backward, budget, loader, run)
         self.method: Method = registry.get("method", settings.method_settings.kind).build(settings.method_settings,
                                                                                           setup)
         self.method.set_train_mode()
@@ -105,6 +106,9 @@ class Trainer:
             self.forward_backward.memories = {key: Memory.from_tensors(layers).to(self.device)
                                               for key, layers in checkpoint.memories.items()}
             self.loader.restore(self.state.positions or {})
+            for objective in self.loader.objectives:
+                if objective.name in checkpoint.objectives and isinstance(objective, Objective):
+                    objective.restore(checkpoint.objectives[objective.name])
             if self.early_stopping is not None and self.state.best is not None:
                 self.early_stopping.best = BestValidation(**self.state.best)
         self.threads = self.state.threads = set_num_threads(self.settings.threads or self.state.threads)
@@ -122,13 +126,14 @@ class Trainer:
             logger.warning(warning)
 
     def _progress(self) -> float:
-        return self.budget.progress(self.state.step, self.state.tokens, self.state.elapsed)
+        return max(self.budget.progress(self.state.step, self.state.tokens, self.state.elapsed),
+                   self.method.completed_fraction(self.state))
 
     def _step(self, progress: ProgressBar) -> bool:
         """One step, then callbacks, validation and checkpoint if they are due; returns True if it was the last."""
         state, start, progress_fraction = self.state, time.perf_counter(), self._progress()
-        prepared = self.loader.get_batch(state.step, self.loader.sequence_length_at(progress_fraction),
-                                         progress_fraction)
+        prepared = self.method.next_batch(self.loader, state, self.loader.sequence_length_at(progress_fraction),
+                                          progress_fraction)
         seed_generators((self.seed * 1_000_003 + state.step) % 2**63)
         try:
             result = self.method.train_step(prepared, state, progress_fraction)
@@ -137,6 +142,7 @@ class Trainer:
 
         state.step += 1
         state.tokens += prepared.batch.num_tokens
+        state.words += prepared.num_words
         spent = time.perf_counter() - start
         state.seconds += spent
         state.elapsed += spent
@@ -148,7 +154,8 @@ class Trainer:
         state.positions = prepared.cursors
         if self.baseline_loss is None and loss is not None:
             self.baseline_loss = self.validation.baseline_loss(prepared)
-        finished = self._log_validate_save(progress, StepReport(loss, result.losses, result.details))
+        finished = self._log_validate_save(progress, StepReport(loss, result.losses, result.details,
+                                                                 prepared.num_words))
         state.elapsed += time.perf_counter() - start - spent
         return finished
 
@@ -159,8 +166,9 @@ class Trainer:
         state.ended = self.callbacks.notify("on_step", self, report)
         finished = self._progress() >= 1 or state.ended
         if state.step % settings.validate_every == 0 or finished:
-            self.last_validation = self.validate()
-            state.ended |= self.callbacks.notify("on_validation", self, self.last_validation)
+            with self.method.evaluated_weights():
+                self.last_validation = self._evaluate()
+                state.ended |= self.callbacks.notify("on_validation", self, self.last_validation)
             self.method.set_train_mode()
             finished |= state.ended
         if state.step % settings.checkpoint_every == 0 or finished:
@@ -182,30 +190,42 @@ class Trainer:
 
     def validate(self) -> dict[str, Any]:
         """Mean validation losses and baselines."""
-        metrics = self.validation.evaluate(self.state, self.loader.sequence_length_at(self._progress()))
+        with self.method.evaluated_weights():
+            metrics = self._evaluate()
         self.method.set_train_mode()
         return metrics
+
+    def _evaluate(self) -> dict[str, Any]:
+        self.method.finish_network(self.state)
+        return self.validation.evaluate(self.state, self.loader.sequence_length_at(self._progress()))
 
     def save(self) -> None:
         state = self.state
         state.best = None if self.early_stopping is None else asdict(self.early_stopping.best)
         state.log = self.log.file_digest()
-        values = {key: value for key, value in vars(state).items() if key not in ("step", "tokens")}
+        values = {key: value for key, value in vars(state).items() if key not in ("step", "tokens")
+                  and (key != "words" or value)}
         memories = {key: memory.tensors() for key, memory in self.forward_backward.memories.items()}
+        objectives = {objective.name: tensors for objective in self.loader.objectives
+                      if isinstance(objective, Objective) and (tensors := objective.state())}
         folder = save_checkpoint(self.run, self.network, self.method,
-                                 Checkpoint(state.step, state.tokens, values, memories), self.settings.keep_checkpoints)
+                                 Checkpoint(state.step, state.tokens, values, memories, objectives),
+                                 self.settings.keep_checkpoints)
         self.callbacks.notify("on_checkpoint", self, folder)
 
     def summarize(self) -> dict[str, Any]:
         state = self.state
         record_finished_file(self.log.path)
         best: dict[str, Any] = {}
+        self.method.finish_network(state)
+        self.method.finish()  # `model/` gets the averaged weights; the last checkpoint has the live ones
         if self.early_stopping is not None and self.early_stopping.best.step != state.step:
             self.early_stopping.restore_best()
             self.last_validation = None
         if self.early_stopping is not None:
             best = {"best_step": self.early_stopping.best.step}
-        held_out = self.last_validation or self.validate()  # None if the run was killed after its last step
+        held_out = self.last_validation or self._evaluate()  # None if the run was killed after its last step
+        self.method.remove_files()
         return {"recipe": self.recipe.label, "steps": state.step, "tokens": state.tokens, "loss": state.loss,
                 "losses": state.losses, "measures": state.measures, **held_out, **best,
                 "tokens_per_second": state.tokens_per_second, "seconds": state.seconds,

@@ -27,8 +27,8 @@ def unigram_log_probs(loader: PretrainLoader) -> np.ndarray:
     boundary = corpus.tokenizer.document_separator_id(settings.boundary) if settings.boundary != "none" else None
     generating = [group for group in groups if (group.is_seq2seq or group.packing_settings.reads == "pairs")
                   and any(objective.predicts_tokens for objective in group.objectives)]
-    if boundary is not None and any(objective.predicts_next for group in groups if group not in generating
-                                    for objective in group.objectives):
+    if boundary is not None and any(objective.predicts_next or objective.predicts_separators
+                                    for group in groups if group not in generating for objective in group.objectives):
         counts[boundary] += len(loader.training.document_ranges)  # document separators are predicted like tokens
     for group in generating:
         counts += _special_counts(loader, group, int(counts.sum()))

@@ -73,7 +73,8 @@ def model_scores(model: Model, masked_rows: MaskedRows) -> dict[str, float]:
         targets = torch.from_numpy(masked_rows.targets[rows, :length])
         states = model.hidden(torch.from_numpy(masked[rows, :length].astype(np.int64)), attention_mask)
         labels = torch.from_numpy(masked_rows.input_ids[rows, :length].astype(np.int64))[targets]
-        logits = head(states[targets.to(states.device)]).float().cpu()
+        predicting = targets.roll(-model.mask_shift, 1)
+        logits = head(states[predicting.to(states.device)]).float().cpu()
         correct += int((logits.argmax(-1) == labels).sum())
         total_loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
     count = int(masked_rows.targets.sum())
@@ -90,16 +91,20 @@ def validation_baselines(recipe: Recipe, corpus: Corpus, seed: int) -> dict[str,
     finally:
         loader.close()
     special = corpus.tokenizer.special_ids
+    shift = max((task.target_shift for task in recipe.settings.objective.values()), default=0)
     losses: dict[str, list[tuple[float, int]]] = {name: [] for name in BASELINES}
     fitted = {name: kind.fit(ids, corpus.tokenizer.vocab_size) for name, kind in BASELINES.items()}
     for _, batch in batches:
+        if batch.streams["encoder"].attention_mask.causal:
+            continue
         target = batch.token_targets[LM_HEAD_NAME]
+        positions = target.index.numpy() + shift
         input_ids = batch.streams["encoder"].input_ids
         assert input_ids is not None
         rows = input_ids.numpy().copy()
-        rows.reshape(-1)[target.index.numpy()] = target.labels.numpy()
+        rows.reshape(-1)[positions] = target.labels.numpy()
         scored = np.zeros(rows.shape, dtype=bool)
-        scored.reshape(-1)[target.index.numpy()] = True
+        scored.reshape(-1)[positions] = True
         masked = scored | np.isin(rows, special)
         for name, baseline in fitted.items():
             losses[name].append((baseline.loss(rows, masked, scored), int(scored.sum())))

@@ -11,7 +11,14 @@ from pathlib import Path
 from stemma.errors import pluralize
 from stemma.lab.report import lab_phrases as phrases
 from stemma.lab.report.html_report import EMPTY, Cell, HtmlReport, NumberCell, ReportWriter
-from stemma.lab.report.lab_sections import write_cost, write_curves, write_recipes, write_reproduction, write_scaling
+from stemma.lab.report.lab_sections import (
+    write_cost,
+    write_curves,
+    write_minimal_pairs,
+    write_recipes,
+    write_reproduction,
+    write_scaling,
+)
 from stemma.lab.results_data import ClaimEntry, MeasureEntry, Results, RowEntry
 
 REPORT = "report.html"
@@ -29,6 +36,7 @@ def write_sections(results: Results, report: ReportWriter) -> None:
     _results(results, report)
     if results["contributions"] is not None:
         _which_change(results, report)
+    write_minimal_pairs(results, report)
     write_curves(results, report)
     write_recipes(results, report)
     write_cost(results, report)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from stemma.network.attention.query_key_norm import build_query_key_norm
 from stemma.network.attention.self_attention import attend, attend_with_scores, query_initializer, split_heads
 from stemma.network.initialization import Linear, default_initializer, output_initializer
 from stemma.network.inputs_outputs import LayerContext
@@ -29,6 +30,7 @@ class CrossAttention(TensorModule):
         self.query = Linear(width, inner, attention.bias, query_initializer(settings))
         # key and value, in this order
         self.input = Linear(width, 2 * inner, attention.bias, default_initializer(settings, width))
+        self.qk_norm = build_query_key_norm(settings)
         self.output = Linear(inner, width, attention.bias, output_initializer(settings, inner))
 
     def forward(self, x: Tensor, context: LayerContext) -> Tensor:
@@ -47,9 +49,11 @@ class CrossAttention(TensorModule):
         cross_cache = context.cross_cache
         assert cross_cache is not None, "cross-attention needs an encoder output"
         (query,) = split_heads(self.query(x), 1, self.heads)
+        query = query if self.qk_norm is None else self.qk_norm(query, 0)
         key, value = cross_cache.keys_and_values(context.layer_index, self.keys_and_values)
         return query, key, value, cross_cache.mask
 
     def keys_and_values(self, encoder_output: Tensor) -> tuple[Tensor, ...]:
         """(B, S, width) encoder output -> keys and values, (B, heads, S, D) each."""
-        return split_heads(self.input(encoder_output), 2, self.heads)
+        key, value = split_heads(self.input(encoder_output), 2, self.heads)
+        return key if self.qk_norm is None else self.qk_norm(key, 1), value

@@ -18,7 +18,12 @@ class FullAttentionSettings(AttentionSettings):
     """Softmax attention over all positions that the attention mask allows (arXiv:1706.03762)."""
 
     kind: Literal["full"]
+    gate: bool | None = None  # multiply the attended values by gelu of a projection of the input (GPT-BERT)
+    inner_norm: bool | None = None  # LayerNorm without weights before the output projection (GPT-BERT)
+    output_norm: bool | None = None  # LayerNorm with weights after the output projection (LTG-BERT)
 
+    structural_keys: ClassVar[tuple[str, ...]] = (*AttentionSettings.structural_keys, "gate", "inner_norm",
+                                                  "output_norm")
     supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
 
     def flop_counts(self) -> Mapping[object, Callable[..., int]]:

@@ -10,15 +10,18 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from stemma.network.attention.kinds import FullAttentionSettings
+from stemma.network.attention.query_key_norm import build_query_key_norm
 from stemma.network.cache import LayerKVCache
-from stemma.network.dropout import dropout_mask
+from stemma.network.disentangled_position import DisentangledPositions, position_scores
+from stemma.network.dropout import Dropout, dropout_mask
 from stemma.network.initialization import Initializer, Linear, default_initializer, output_initializer
 from stemma.network.inputs_outputs import LayerContext
 from stemma.network.module import TensorModule
-from stemma.network.relative_position import RelativeAttentionScores
+from stemma.network.relative_position import RelativeAttentionScores, RelativePositions
 from stemma.network.rotary import RotaryAngles
 from stemma.network.unpad import UnpaddedBatch
 from stemma.schema.network import NetworkSettings
@@ -26,7 +29,7 @@ from stemma.visibility import CompiledMask
 
 
 class SelfAttention(TensorModule):
-    fused_matrices = {"input": 3}  # matrices stored as one; Muon orthogonalizes each of them separately
+    fused_matrices: dict[str, int]  # matrices stored as one; Muon orthogonalizes each of them separately
 
     def __init__(self, settings: NetworkSettings):
         super().__init__()
@@ -35,9 +38,21 @@ class SelfAttention(TensorModule):
         self.head_width = attention.head_width or width // self.heads
         self.dropout = attention.dropout
         inner, initializer = self.heads * self.head_width, default_initializer(settings, width)
-        # query, key and value, in this order
-        self.input = Linear(width, 3 * inner, attention.bias, query_initializer(settings), initializer, initializer)
+        own = attention if isinstance(attention, FullAttentionSettings) else None
+        self.gated = bool(own and own.gate)
+        self.fused_matrices = {"input": 4 if self.gated else 3}
+        # query, key, value and gate, in this order
+        self.input = Linear(width, self.fused_matrices["input"] * inner, attention.bias, query_initializer(settings),
+                            *[initializer] * (self.fused_matrices["input"] - 1))
         self.output = Linear(inner, width, attention.bias, output_initializer(settings, inner))
+        self.qk_norm = build_query_key_norm(settings)
+        epsilon = settings.norm.epsilon
+        self.inner_norm = nn.LayerNorm(inner, epsilon, elementwise_affine=False) if own and own.inner_norm else None
+        self.output_norm = nn.LayerNorm(width, epsilon) if own and own.output_norm else None
+        self.position_dropout = None
+        if settings.position.disentangled:  # three terms of about equal size
+            self.scale = (3 * self.head_width)**-0.5 if attention.scale else 1.0
+            self.position_dropout = Dropout(attention.dropout)
         self.relative = None
         if settings.position.relative:
             self.relative = RelativeAttentionScores(width, self.heads, self.head_width, attention.segments,
@@ -49,15 +64,15 @@ class SelfAttention(TensorModule):
             (query,) = self.project_some(x, 0, 1, angles=None if rotation is None else rotation.query)
             key, value = self.project_some(context.key_states, 1, 3, context.unpadded,
                                            None if rotation is None else rotation.key)
-            return self.output(self._attend(query, key, value, context))
-        qkv = self.input(x)
+            return self._project_output(self._attend(query, key, value, context), self._gate(x))
+        qkv, gate = self._split_gate(self.input(x))
         if context.unpadded is None:
-            return self.output(self._attend_fused(qkv, context))
+            return self._project_output(self._attend_fused(qkv, context), gate)
         attended = []
         for group, group_qkv in context.unpadded.padded_groups(qkv):
             group_context = replace(context, mask=group.mask(context.mask), rotation=group.rotation(rotation))
             attended.append(group.unpad(self._attend_fused(group_qkv, group_context)))
-        return self.output(torch.cat(attended))
+        return self._project_output(torch.cat(attended), gate)
 
     def forward_with_scores(self, x: Tensor, context: LayerContext) -> tuple[Tensor, Tensor]:
         """The same for a padded batch, and the scores before softmax, (B, heads, Q, K)."""
@@ -67,11 +82,32 @@ class SelfAttention(TensorModule):
             (query,) = self.project_some(x, 0, 1, angles=None if rotation is None else rotation.query)
             key, value = self.project_some(context.key_states, 1, 3, angles=None if rotation is None else rotation.key)
         else:
-            query, key, value = self._split_qkv(self.input(x), context)
+            query, key, value = self._split_qkv(self._split_gate(self.input(x))[0], context)
         query, key, value, bias = self._with_cache_and_bias(query, key, value, context)
         attended, scores = attend_with_scores(query, key, value, context.mask, self.dropout if self.training else 0.0,
                                               bias, self.scale)
-        return self.output(attended.transpose(1, 2).flatten(2)), scores
+        return self._project_output(attended.transpose(1, 2).flatten(2), self._gate(x)), scores
+
+    def _split_gate(self, projected: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Query, key and value; and the gate, if there is one."""
+        if not self.gated:
+            return projected, None
+        inner = self.heads * self.head_width
+        return projected[..., :3 * inner], projected[..., 3 * inner:]
+
+    def _gate(self, x: Tensor) -> Tensor | None:
+        """The gate of these hidden states; None without gates."""
+        if not self.gated:
+            return None
+        rows = slice(3 * self.heads * self.head_width, None)
+        return functional.linear(x, self.input.weight[rows], None if self.input.bias is None else self.input.bias[rows])
+
+    def _project_output(self, attended: Tensor, gate: Tensor | None) -> Tensor:
+        """(..., heads x D) -> (..., width): gate, norm, output projection, norm."""
+        if gate is not None:
+            attended = attended * functional.gelu(gate)
+        output = self.output(attended if self.inner_norm is None else self.inner_norm(attended))
+        return output if self.output_norm is None else self.output_norm(output)
 
     def fill_cache(self, cache: LayerKVCache, x: Tensor) -> None:
         """Add the keys and values of these hidden states to a cache."""
@@ -85,11 +121,27 @@ class SelfAttention(TensorModule):
         """Query, key and value from one projection; query and key get the same rotation."""
         if context.rotation is None:
             query, key, value = split_heads(qkv, 3, self.heads, contiguous=self.training and self.dropout > 0)
+            if self.qk_norm is not None:
+                query, key = self.qk_norm(query, 0), self.qk_norm(key, 1)
         else:
             inner = self.heads * self.head_width
-            query, key = rotate_heads(qkv[..., :2 * inner], 2, self.heads, context.rotation.query)
+            query, key = self._rotate_and_normalize(qkv[..., :2 * inner], 0, 2, context.rotation.query)
             (value,) = split_heads(qkv[..., 2 * inner:], 1, self.heads)
         return query, key, value
+
+    def _rotate_and_normalize(self, projected: Tensor, first: int, last: int,
+                              angles: RotaryAngles) -> tuple[Tensor, ...]:
+        """Rotated queries (0) and keys (1), with the norm of `network.attention.qk_norm` before or after the
+        rotation."""
+        norm = self.qk_norm
+        if norm is not None and norm.before_rotation:
+            parts = zip(projected.chunk(last - first, -1), range(first, last), strict=True)
+            projected = torch.cat([norm(part.unflatten(-1, (self.heads, -1)), index).flatten(-2)
+                                   for part, index in parts], -1)
+        rotated = rotate_heads(projected, last - first, self.heads, angles)
+        if norm is None or norm.before_rotation:
+            return rotated
+        return tuple(norm(part, index) for part, index in zip(rotated, range(first, last), strict=True))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: LayerContext) -> Tensor:
         """(B, heads, Q, D), keys and values -> (B, Q, heads x D)"""
@@ -104,8 +156,14 @@ class SelfAttention(TensorModule):
             key, value = context.cache.append(key, value, context.reuse_length)
         bias = context.score_bias
         if self.relative is not None:
-            assert context.relative_positions is not None
+            assert isinstance(context.relative_positions, RelativePositions)
             query, bias = self.relative(query, context.relative_positions, context.different_segment, context.cache)
+        if self.position_dropout is not None:
+            positions = context.relative_positions
+            assert isinstance(positions, DisentangledPositions) and self.scale is not None
+            embedding = self.position_dropout(positions.embedding)[None]
+            position_query, position_key = (part[0] for part in self.project_some(embedding, 0, 2))
+            bias = self.scale * position_scores(query, key, position_query, position_key, positions.buckets)
         return query, key, value, bias
 
     def project_some(self, x: Tensor, first: int, last: int, unpadded: UnpaddedBatch | None = None,
@@ -117,8 +175,11 @@ class SelfAttention(TensorModule):
         projected = functional.linear(x, self.input.weight[rows], bias)
         projected = projected if unpadded is None else unpadded.pad(projected)
         if angles is None:
-            return split_heads(projected, last - first, self.heads)
-        (rotated,) = rotate_heads(projected[..., :inner], 1, self.heads, angles)
+            parts = split_heads(projected, last - first, self.heads)
+            if self.qk_norm is None or first == 2:
+                return parts
+            return self.qk_norm(parts[0], first), *parts[1:]
+        (rotated,) = self._rotate_and_normalize(projected[..., :inner], first, first + 1, angles)
         return rotated, *(split_heads(projected[..., inner:], last - first - 1, self.heads) if last - first > 1 else ())
 
 

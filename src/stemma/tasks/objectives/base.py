@@ -92,13 +92,14 @@ class TaskObjective(ABC):
     def collate(self, model: Model, items: Sequence[EncodedExample]) -> Batch:
         """Pad the items into a batch."""
         sequences = [sequence for item in items for sequence in item.sequences]
-        lengths = torch.tensor([len(sequence.input_ids) for sequence in sequences])
-        max_length = int(lengths.max())
-        ids, segments = torch.zeros((2, len(sequences), max_length), dtype=torch.int64)
-        for index, sequence in enumerate(sequences):
-            ids[index, : len(sequence.input_ids)] = torch.from_numpy(sequence.input_ids)
-            segments[index, : len(sequence.input_ids)] = torch.from_numpy(sequence.segment_ids)
-        non_pad = torch.arange(max_length) < lengths[:, None]
+        row_lengths = np.array([len(sequence.input_ids) for sequence in sequences])
+        max_length = int(row_lengths.max())
+        used = np.arange(max_length) < row_lengths[:, None]
+        padded = np.zeros((2, len(sequences), max_length), dtype=np.int64)
+        padded[0][used] = np.concatenate([sequence.input_ids for sequence in sequences])
+        padded[1][used] = np.concatenate([sequence.segment_ids for sequence in sequences])
+        ids, segments = torch.from_numpy(padded)
+        non_pad, lengths = torch.from_numpy(used), torch.from_numpy(row_lengths)
         network = model.recipe.settings.network
         has_segments = network.embedding.segments > 1 or network.attention.segments
         streams = model.task_streams(ids, non_pad, segments if has_segments else None, self.stack)

@@ -152,6 +152,9 @@ def _objective(model: Model) -> tuple[str, dict[str, Any]]:
     if mode is None and (model.is_discriminator or recipe.settings.network.generator is not None):
         raise UserError(f"{recipe.label} is a discriminator and predicts no tokens, so it cannot learn to generate; "
                         "its generator can: give the folder generator/ below the model's.")
+    if mode == "diffusion":
+        raise UserError(f"{recipe.label} generates by unmasking and cannot be fine-tuned on pairs; start from a causal "
+                        "or masked language model, such as gpt2 or roberta.")
     for name, (generation, kind, keys) in candidates.items():
         if mode is None or generation is None:
             matches = mode is None and generation is None

@@ -1,0 +1,151 @@
+"""Training of an n-gram model: count the training text once, then smooth the counts (`counts/kneser_ney.py`).
+
+A step counts a part of the text into a sorted run on disk, in `counts/` of the run folder. A run that is there is not
+counted again, so a killed run goes on where it was. Validation and the end of training merge the runs and put
+the smoothed tables into the network.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from stemma.counts.document_stream import DocumentStream
+from stemma.counts.kneser_ney import FALLBACK_DISCOUNTS, Discounts, estimate
+from stemma.counts.packed_ngrams import NgramPacker, sort_and_sum
+from stemma.counts.sorted_runs import MergedNgrams, sorting_bytes, write_run
+from stemma.errors import UserError
+from stemma.network.inputs_outputs import Stream
+from stemma.network.ngram_tables import NgramTable
+from stemma.objectives.base import LM_HEAD
+from stemma.objectives.batch import Batch, Target
+from stemma.training.loader import BatchLoader, PreparedBatch
+from stemma.training.method import Method, MethodSetup, MethodState, StepMetrics
+from stemma.training.method_kinds import KneserNeySettings
+from stemma.training.pretrain_loader import PretrainLoader
+from stemma.training.train_state import TrainState
+from stemma.visibility import Causal
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "counts"
+LOSS_TOKENS = 65_536  # tokens of the last part whose loss is the training loss
+
+
+class CountNgrams(Method):
+    def __init__(self, settings: KneserNeySettings, setup: MethodSetup):
+        super().__init__(setup)
+        recipe, table, loader = setup.settings, self.network.embedding.tokens, setup.loader
+        if not isinstance(table, NgramTable):
+            raise UserError("training.method.kind=kneser_ney counts n-grams, and this network has no tables for them; "
+                            "set network.depth.kind=ngram, or start from the recipe ngram.")
+        if not isinstance(loader, PretrainLoader) or setup.run is None:
+            raise UserError("an n-gram model counts a text and has no weights to fine-tune; fine-tune a recipe of the "
+                            "Transformer family (such as gpt2@tiny), or compare this one with `stemma perplexity`.")
+        objectives = list(recipe.objective.values())
+        if len(objectives) != 1 or objectives[0].kind != "causal_lm" or \
+                getattr(objectives[0], "direction", "forward") != "forward" or \
+                getattr(objectives[0], "scored", "all") != "all":
+            raise UserError("training.method.kind=kneser_ney counts which token comes next in running text; its only "
+                            "objective is objective.causal_lm, forward, with every token scored.")
+        end = loader.corpus.tokenizer.document_separator_id(recipe.corpus.boundary)
+        if end is None:
+            raise UserError("an n-gram model needs a token that ends a document, and this vocabulary has none; train "
+                            "a tokenizer with `stemma tokenizer train --for ngram`.")
+        self.loader, self.table, self.folder = loader, table, setup.run / FOLDER
+        self.memory = settings.memory * 2**20
+        self.packer = NgramPacker(table.order, table.num_embeddings)
+        self.stream = DocumentStream(loader.training.document_ranges,
+                                     lambda offsets: loader.corpus.values_at("tokens", offsets), end)
+        wanted = recipe.training.batch_size * recipe.corpus.sequence_length
+        self.part_places = int(max(1, min(wanted, self.memory // (2 * sorting_bytes(self.packer.num_words)))))
+        self.parts: list[tuple[int, int]] = []  # the places of the text that are counted, one for each run on disk
+        self.estimated: int | None = None  # number of counted places that the tables of the network are made from
+
+    @property
+    def counted(self) -> int:
+        """Number of places of the text that are counted."""
+        return self.parts[-1][1] if self.parts else 0
+
+    def state(self) -> MethodState:
+        return MethodState({}, {**super().state().values, "parts": self.parts, "estimated": self.estimated})
+
+    def restore(self, state: MethodState) -> None:
+        self.parts = [(start, stop) for start, stop in state.values["parts"]]
+        self.estimated = state.values["estimated"]
+
+    # ---- counting ----
+
+    def next_batch(self, loader: BatchLoader, state: TrainState, length: int, progress: float) -> PreparedBatch:
+        """The next part of the text as one row."""
+        stop = min(self.stream.num_places, self.counted + self.part_places)
+        if self.setup.budget.unit == "tokens":
+            stop = min(stop, self.counted + max(2, int(self.setup.budget.amount) - state.tokens))
+        return PreparedBatch(tuple(loader.objectives), self._batch(self.counted, stop), {}, FOLDER)
+
+    def _batch(self, start: int, stop: int) -> Batch:
+        tokens, depth = self.stream.read(start, stop)
+        ids = torch.from_numpy(tokens[None])
+        index = torch.from_numpy(np.flatnonzero(depth[1:] > 0))
+        target = Target(index, ids[0, 1:][index], max(1.0, len(index)), len(tokens))
+        return Batch({"encoder": Stream(ids, Causal())}, {LM_HEAD: target}, num_tokens=int((depth > 0).sum()),
+                     num_rows=1)
+
+    def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
+        input_ids = prepared.batch.streams["encoder"].input_ids
+        assert input_ids is not None
+        self.parts.append((self.counted, self.counted + input_ids.shape[1]))
+        self._count(*self.parts[-1])
+        return StepMetrics({}, {}, {"counted": self.completed_fraction(state)})
+
+    def _count(self, start: int, stop: int) -> Path:
+        """The run of these places; it is written unless it is there."""
+        path = self.folder / f"run-{start:015d}-{stop:015d}.npy"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_run(path, *sort_and_sum(self.stream.ngrams(start, stop, self.packer)[0]))
+        return path
+
+    def completed_fraction(self, state: TrainState) -> float:
+        return self.counted / self.stream.num_places
+
+    # ---- smoothing ----
+
+    def finish_network(self, state: TrainState) -> None:
+        if self.estimated == self.counted:
+            return
+        runs = [self._count(start, stop) for start, stop in self.parts]  # those deleted by hand are counted again
+        merged = self.folder / f"merged-{self.counted:015d}.npy"
+        for older in self.folder.glob("merged-*.npy"):
+            if older != merged:
+                older.unlink()
+        tables, discounts = estimate(MergedNgrams.merge(runs, merged, self.memory), self.packer)
+        self.table.assign(tables)
+        self.estimated = self.counted
+        _warn_about_discounts(discounts)
+        self._set_loss(state)
+
+    @torch.no_grad()
+    def _set_loss(self, state: TrainState) -> None:
+        """The training loss, which a step of counting cannot know: of the last part of the text."""
+        start, stop = self.parts[-1]
+        batch = self._batch(start, min(stop, start + LOSS_TOKENS)).to(next(self.table.buffers()).device)
+        losses = self.forward_backward.compute_losses(tuple(self.loader.objectives), batch, None).losses
+        state.losses = {name: float(loss) for name, loss in losses.items()}
+        state.loss = sum(state.losses.values())
+
+    def remove_files(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _warn_about_discounts(discounts: list[Discounts]) -> None:
+    missing = [str(length) for length, discount in enumerate(discounts, 1) if not discount.estimated]
+    if missing:
+        values = ", ".join(f"{value:g}" for value in FALLBACK_DISCOUNTS)
+        logger.warning(f"the text is too small to estimate the discounts of the n-grams of {' and '.join(missing)} "
+                       f"{'token' if missing == ['1'] else 'tokens'} (its counts of counts give none); they are "
+                       f"{values}. Use more text, or a lower network.depth.order.")

@@ -1,0 +1,63 @@
+"""Exponential moving average of the weights (EMA, arXiv:1806.05594 and earlier Polyak averaging).
+
+After each step, average = decay x average + (1 - decay) x weights. Late in training the weights oscillate around an
+optimum and their average is nearer to it. In the first steps the decay is smaller, (1 + step) / (10 + step), so that a
+short run does not remember its initial weights.
+
+Validation, the best weights under `keep_best` and `model/` use the average. A checkpoint holds the live weights, from
+which training continues, and the average beside the optimizer state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+PREFIX = "average/"
+
+
+class WeightAverage:
+    """The average of all parameters of a network, in their own precision."""
+
+    def __init__(self, network: nn.Module, decay: float):
+        self.decay, self.num_updates = decay, 0
+        self.parameters = dict(network.named_parameters())
+        self.averages = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the weights, after an optimizer step."""
+        decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
+        self.num_updates += 1
+        torch._foreach_lerp_(list(self.averages.values()), list(self.parameters.values()), 1 - decay)
+
+    @torch.no_grad()
+    def copy_to_network(self) -> None:
+        """Replace the weights of the network by their average."""
+        for name, parameter in self.parameters.items():
+            parameter.copy_(self.averages[name])
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside the context the network has the averaged weights."""
+        live = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        self.copy_to_network()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, parameter in self.parameters.items():
+                    parameter.copy_(live[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The average, for a checkpoint."""
+        return {PREFIX + name: tensor for name, tensor in self.averages.items()}
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor], num_updates: int) -> None:
+        self.num_updates = num_updates
+        for name, average in self.averages.items():
+            average.copy_(tensors[PREFIX + name])
