@@ -25,7 +25,7 @@ API = {
     "Text": ["clean", "overlap", "train_tokenizer", "build_corpus", "annotate", "inspect"],
     "Training": ["pretrain", "resume", "finetune", "multitask", "pipeline", "average", "Callback"],
     "Inference and evaluation": ["fill", "generate", "stream", "translate", "embed", "predict", "evaluate",
-                                 "perplexity", "cloze", "prompt"],
+                                 "perplexity", "pairs", "cloze", "prompt"],
     "Experiments": ["compare", "ablate", "quickstart"],
     "Errors": ["UserError"],
 }

@@ -178,7 +178,7 @@ def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | No
           revisions: bool = False) -> dict[str, Any]:
     """Accuracy on minimal pairs (BLiMP), by phenomenon and field: what `stemma pairs --json` prints.
 
-        stemma.pairs("run", "blimp", limit=100)["phenomena"]["adjunct_island"]
+        stemma.pairs("run", "blimp", limit=100)["accuracy"]
     """
     from stemma.evaluation.minimal_pairs import read_pairs
     from stemma.evaluation.revision_curve import score_models

@@ -120,8 +120,6 @@ def test_fresh_reinitializes_the_top_layers_and_the_pooler():
     ("bert@tiny", ["training.fresh=2", "training.frozen=3"], "would keep some of them as drawn"),
     ("bert@tiny", ["training.frozen=all", "training.layer_decay=0.9"], "has no effect"),
     ("bert@tiny", ["training.frozen=all", "training.unfreeze=3"], "has no effect"),
-    ("bert@tiny", ["training.optimizer.kind=muon", "training.frozen=all"], "none of them would learn: freeze fewer"),
-    ("bert@tiny", ["training.frozen=4", "training.optimizer.kind=muon"], "Muon is for the matrices of the layers"),
     ("albert@tiny", ["training.layer_decay=0.9"], "network.sharing = all makes them one"),
     ("albert@tiny", ["training.fresh=1"], "network.sharing = all makes them one"),
     ("universal-transformer@tiny", ["training.frozen=2"], "network.depth.kind = recurrent makes them one"),

@@ -7,7 +7,6 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from stemma.errors import UserError
 from stemma.network.attention.cross_attention import CrossAttention
 from stemma.network.block import Block
 from stemma.objectives import build_network
@@ -242,13 +241,14 @@ def test_products_are_bf16_only_if_requested_and_native(monkeypatch, requested, 
     assert built.dtype == (torch.bfloat16 if requested == native == torch.bfloat16 else torch.float32)
 
 
-def test_a_network_without_hidden_matrices_is_refused():
+def test_a_network_without_hidden_matrices_gets_adamw_steps(caplog):
     network = build_small_network()
     for module_ in network.modules():
         if isinstance(module_, Block):
             module_.requires_grad_(False)
-    with pytest.raises(UserError, match=r"training.optimizer.kind = muon is for the matrices of hidden layers"):
-        build_optimizer(network, settings(), 0.02)
+    optimizer = build_optimizer(network, settings(), 0.02)
+    assert "all parameters get AdamW steps" in caplog.text
+    assert all(group["parts"] is None for group in optimizer.param_groups)
 
 
 # ---- StableAdamW ----

@@ -191,12 +191,6 @@ class RecipeSettings(Settings):
             if frozen == layers + 1 and is_set[key]:
                 yield (ConflictKey(f"training.{key}",
                                    f"has no effect: with training.frozen = {training.frozen} no layer learns"),)
-        if frozen == layers + 1 and training.optimizer.groups_hidden_matrices and network.generator is None:
-            what = "Muon is for the matrices of the layers, and"
-            yield (ConflictKey("training.frozen", f"{what} none of them would learn: freeze fewer, or take "
-                                                  "training.optimizer.kind=adamw"),
-                   ConflictKey("training.optimizer.kind",
-                               f"{what} with training.frozen = {training.frozen} none of them learns: take adamw"))
 
 
 def _masks_for(masked: ObjectiveSettings, discriminating: ObjectiveSettings) -> bool:

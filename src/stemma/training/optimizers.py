@@ -6,11 +6,11 @@ arXiv:1810.04805). Each optimizer gets the groups, the learning rate, its settin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from stemma import registry
-from stemma.errors import UserError
 from stemma.registry import register
 from stemma.schema.base import BelowOne, NonNegative, Positive, constraint
 from stemma.schema.training import OptimizerSettings
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # settings are read before torch is imported
     import torch
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+logger = logging.getLogger(__name__)
 
 ParameterGroups = list[dict[str, Any]]
 
@@ -168,8 +170,8 @@ def muon(groups: ParameterGroups, learning_rate: float, settings: MuonSettings, 
     from stemma.training.muon import Muon
 
     if not any("parts" in group for group in groups):
-        raise UserError("training.optimizer.kind = muon is for the matrices of hidden layers, and none of them learns "
-                        "here; take training.optimizer.kind=adamw or freeze fewer layers.")
+        logger.warning("Muon is for the matrices of hidden layers, and none of them is trained here: all parameters "
+                       "get AdamW steps.")
     return Muon(groups, learning_rate, settings.momentum, settings.nesterov, settings.iterations, settings.scale,
                 (settings.beta1, settings.beta2), settings.epsilon, settings.weight_decay,
                 _product_dtype(precision, groups[0]["params"][0].device))
