@@ -17,7 +17,7 @@ from stemma.task_config import TaskConfig
 from stemma.text.tokenizer import Tokenizer
 
 SIZES = ("network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
-         "corpus.sequence_length=32")
+         "corpus.sequence_length=32", "network.initialization.zero_output=false")
 
 
 def save_random(folder: Path, tokenizer_folder: Path, name: str = "bert@tiny", changes: tuple[str, ...] = SIZES,

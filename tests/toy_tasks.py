@@ -18,7 +18,7 @@ from stemma.recipe_loading import recipe, required_special_tokens
 from stemma.text.train_tokenizer import train_tokenizer
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
-         "network.initialization.std=0.1"]
+         "network.initialization.std=0.1", "network.initialization.zero_output=false"]
 GOOD, BAD = ["reads", "repairs", "copies"], ["forgets", "numbers", "compares"]
 FAST = ["training.learning_rate=3e-3", "training.batch_size=16"]
 

@@ -116,7 +116,9 @@ def test_heads_match_the_formulas_of_bert():
 
 
 def test_initial_weights_are_truncated_at_two_standard_deviations():
-    settings = recipe_loading.recipe("bert@tiny", ["network.initialization.std=0.05"]).settings.network
+    settings = recipe_loading.recipe("bert@base", [
+        "network.layers=2", "network.width=128", "network.heads=2", "network.feedforward=512",
+        "network.initialization.std=0.05"]).settings.network
     torch.manual_seed(0)
     network = Network(settings, 500, {"vocabulary": LMHeadSpec()})
     for name, parameter in network.named_parameters():

@@ -19,7 +19,8 @@ from stemma.visibility import Causal
 # network, an adaptive embedding, relative positions
 KINDS = ["bert", "albert", "transformer", "electra", "transformer-xl", "t5", "modernbert", "universal-transformer",
          "nanochat", "neobert", "ltg-bert", "gpt-bert", "mdlm"]
-SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48"]
+SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48",
+         "network.initialization.zero_output=false"]
 
 
 def network_of(kind: str) -> Network:

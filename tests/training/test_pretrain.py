@@ -89,7 +89,8 @@ def test_initializing_from_a_model_keeps_its_weights_and_network_settings(finish
 
     # with so small a learning rate the loss does not change
     after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, init_from=run, changes=[
-        "corpus.sequence_length=32", "training.batch_size=8", "training.learning_rate=1e-12", "training.threads=1"])
+        "corpus.sequence_length=32", "training.batch_size=8", "training.learning_rate=1e-12",
+        "training.optimizer.adamw_learning_rate=1e-12", "training.threads=1"])
     assert after["validation_loss"] == pytest.approx(result["validation_loss"], abs=1e-4)
     assert recipe(tmp_path / "on/recipe.toml").settings.network.width == 32
 

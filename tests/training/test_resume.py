@@ -18,7 +18,7 @@ SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.fee
          "corpus.sequence_length=32", "corpus.first_phase.fraction=0.5", "corpus.first_phase.sequence_length=16",
          "corpus.first_phase.batch_size=12", "corpus.first_phase.warmup_steps=2", "training.batch_size=8",
          "training.warmup_steps=2", "training.checkpoint_every=1", "training.keep_checkpoints=100",
-         "training.log_every=1", "training.validate_every=3"]
+         "training.log_every=1", "training.validate_every=3", "training.schedule.kind=linear"]
 STEPS = 9
 
 
