@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-PIECES_PER_ROOT_BYTE = 2.5  # 8,192 for 10 MB (benchmarks/laptop_sizes.py --vocabulary)
+PIECES_PER_ROOT_BYTE = 2.5  # 8,192 for 10 MB
 MIN_SIZE = 1024
 COVERAGE = 0.9995  # fraction of the characters that must be pieces of their own
 FITTED_KINDS = ("wordpiece", "bpe", "byte_bpe", "unigram")  # words and characters are as many as the text has

@@ -180,7 +180,7 @@ def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSetting
     if settings.fit_to_text:
         vocab_size = vocab_size_for_text(quietly(texts()), settings.kind, settings.vocab_size)
         if vocab_size < settings.vocab_size:
-            why = f"; as many as suit this much text, and tokenizer.vocab_size={settings.vocab_size} are as published"
+            why = f" (chosen by the amount of text; the published size is tokenizer.vocab_size={settings.vocab_size})"
     logger.info(f"training a {settings.kind} vocabulary of {vocab_size:,} on the text{why}")
     return train_tokenizer(texts(), settings.kind, vocab_size, lowercase=settings.lowercase,
                            roles=special_tokens, cjk_spacing=settings.cjk_spacing,
