@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bisect", metavar="KEY")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def token_recipes() -> list[str]:
