@@ -33,7 +33,8 @@ import torch._dynamo, stemma
 from stemma.cli import _build_command, main
 
 # import everything that is slow, including what commands import late: metric libraries, matplotlib and its fonts
-for name in ("sklearn.metrics", "scipy.stats", "seqeval.metrics", "seqeval.scheme", "sacrebleu.metrics", "numpy.ma",
+for name in ("sklearn.metrics", "sklearn.linear_model", "sklearn.model_selection", "sklearn.dummy", "scipy.stats",
+             "sklearn.feature_extraction.text", "seqeval.metrics", "seqeval.scheme", "sacrebleu.metrics", "numpy.ma",
              "rouge_score.rouge_scorer", "nltk.tokenize", "rich.console", "rich.progress", "rich.table", "rich.tree"):
     importlib.import_module(name)
 for module in pkgutil.walk_packages(stemma.__path__, "stemma."):

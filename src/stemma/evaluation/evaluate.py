@@ -88,13 +88,14 @@ def evaluate(model: Model, task_config: TaskConfig, data: EvalFile,
     predictions = predict_examples(model, task_config, examples)
     seconds = time.perf_counter() - start_time
     gold, predicted, metric_options = gold_and_predicted(task_config, examples, predictions)
-    result: dict[str, Any] = {"task": task_config.name, "kind": task_config.kind, "data": str(data.path), "examples": len(examples),
-              "metrics": {"test": compute_metrics(task_config, examples, predictions)},
-              "intervals": {name: bootstrap_interval(task_config.kind, name, gold, predicted, **metric_options)
-                            for name in task_config.metrics},
-              **kind.breakdowns(task_config, gold, predictions, metric_options),
-              "worst": most_confident_errors(task_config, examples, predictions), "seconds": seconds,
-              "examples_per_second": len(examples) / seconds}
+    result: dict[str, Any] = {
+        "task": task_config.name, "kind": task_config.kind, "data": str(data.path), "examples": len(examples),
+        "metrics": {"test": compute_metrics(task_config, examples, predictions)},
+        "intervals": {name: bootstrap_interval(task_config.kind, name, gold, predicted, **metric_options)
+                      for name in task_config.metrics},
+        **kind.breakdowns(task_config, gold, predictions, metric_options),
+        "worst": most_confident_errors(task_config, examples, predictions), "seconds": seconds,
+        "examples_per_second": len(examples) / seconds}
     if run is not None and (baseline := _run_baseline(run, task_config, examples)) is not None:
         result["baseline"] = {"linear": baseline}
         report_below(task_config, Path(data.path).name, result["metrics"]["test"], baseline["test"])

@@ -11,6 +11,7 @@ from stemma.progress import progress_stage
 from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import Example
 from stemma.tasks.kinds import head_task
+from stemma.tasks.kinds.texts import class_weights_of
 from stemma.tasks.linear_baseline import METHODS, LinearBaseline
 from stemma.tasks.runs.compute_metrics import compute_metrics
 from stemma.tasks.runs.dev_score import selection_score
@@ -31,25 +32,27 @@ def baseline_scores(task_config: TaskConfig, examples: Splits) -> dict[str, Any]
         return None
     with progress_stage("fitting the linear baseline", bar="none"):
         train = [example for example in examples["train"] if example.has_gold]
-        weights = task_config.values.balance
-        baseline = LinearBaseline([example.input_texts() for example in train], [kind.gold(example) for example in train],
+        weights = class_weights_of(task_config)
+        baseline = LinearBaseline([example.input_texts() for example in train],
+                                  [kind.gold(example) for example in train],
                                   dict(zip(task_config.labels, weights, strict=True)) if weights else None, method)
         scores: dict[str, Any] = {}
         for split, rows in examples.items():
             if split != "train" and any(example.has_gold for example in rows):
-                predicted = baseline.predict([example.input_texts() for example in rows])
-                scores[split] = compute_metrics(task_config, rows, [{kind.prediction_key: value} for value in predicted])
+                predicted = [{kind.prediction_key: value}
+                             for value in baseline.predict([example.input_texts() for example in rows])]
+                scores[split] = compute_metrics(task_config, rows, predicted)
     if baseline.num_examples < len(train):
-        logger.info(f"the linear baseline is fitted to a sample of {baseline.num_examples:,} of {len(train):,} training "
-                    "examples.")
+        logger.info(f"the linear baseline is fitted to a sample of {baseline.num_examples:,} of {len(train):,} "
+                    "training examples.")
     return {**scores, FIT: {"method": METHODS[method], "examples": baseline.num_examples,
                             "inverse_penalty": baseline.inverse_penalty, "seconds": baseline.seconds}}
 
 
 def score_baselines(task_configs: Mapping[str, TaskConfig], examples: Mapping[str, Splits], metrics: Mapping[str, Any],
                     multitask: bool = False) -> dict[str, Any]:
-    """{"baseline": {"linear": {split: scores}}} in the form of the model's `metrics`, which it is compared with; empty if
-    no task has a baseline."""
+    """{"baseline": {"linear": {split: scores}}} in the form of the model's `metrics`, which it is compared with; empty
+    if no task has a baseline."""
     linear: dict[str, Any] = {}
     for name, task_config in task_configs.items():
         for split, scores in (baseline_scores(task_config, examples[name]) or {}).items():
@@ -69,5 +72,5 @@ def report_below(task_config: TaskConfig, where: str, model: Mapping[str, Any], 
     if selection_score(task_config, model) < selection_score(task_config, baseline):
         logger.warning(
             f"{where}: the model's {metric} of {model[metric]:.4f} is worse than the linear baseline's "
-            f"{baseline[metric]:.4f}; try more epochs (--epochs), other learning rates (`stemma finetune --rates`), or a "
-            "model with more pre-training.")
+            f"{baseline[metric]:.4f}; try more epochs (--epochs), other learning rates (`stemma finetune --rates`), or "
+            "a model with more pre-training.")

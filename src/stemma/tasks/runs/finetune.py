@@ -104,8 +104,9 @@ class TaskArguments:
 @accepts_callbacks
 def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs: float | None = None,
              steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None, baseline: bool = True,
-             overwrite: bool = False, device: str | None = None, callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
+             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None,
+             baseline: bool = True, overwrite: bool = False, device: str | None = None,
+             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Fine-tune a model on a task, once or as a sweep (`trials`); returns the object that `--json` prints.
     `baseline`: also fit the linear baseline. `callbacks` receive training events (`stemma.Callback`)."""
     length = TrainingLength(epochs, steps, minutes)

@@ -73,7 +73,8 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
               reading: TextReadingOptions = TextReadingOptions(), baseline: bool = True, overwrite: bool = False,
               device: str | None = None, callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Fine-tune a model on all tasks of a plan; returns the object that `--json` prints. The length applies to the
-    joint training and to each separate run. `baseline`: also fit the linear baseline of each task. A plan of text-to-text tasks trains generation (`seq2seq.py`)."""
+    joint training and to each separate run. `baseline`: also fit the linear baseline of each task. A plan of
+    text-to-text tasks trains generation (`seq2seq.py`)."""
     task_plan = read_multitask_plan(plan)
     if task_plan.pairs:
         return seq2seq.finetune_seq2seq(start, task_plan.seq2seq_data(), out, epochs=epochs, steps=steps,
