@@ -1,4 +1,4 @@
-"""The linear baseline: equal to scikit-learn used directly, within its limits, and beside the scores of a fine-tuning."""
+"""The linear baseline: equal to scikit-learn used directly, within its limits, beside the scores of a fine-tuning."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def test_the_result_describes_every_stage(done):
     assert linear["dev"].keys() == row["finetune"]["metrics"]["dev"].keys() and row["task"]["baseline"] is None
     head, rows = tables(result)["Stages"]
     assert rows[-1][head.index("linear baseline")] == f"{linear['dev']['accuracy']:.4f}"
-    assert not any("baseline" in json.loads(file.read_text()) for file in (done[0] / "run/ablation").rglob("result.json"))
+    ablation = [json.loads(file.read_text()) for file in (done[0] / "run/ablation").rglob("result.json")]
+    assert ablation and not any("baseline" in run for run in ablation)
     texts = {(entry["text"], entry["set"]) for entry in result["contamination"]}
     assert texts == {(text, part) for text in ("general", "domain", "task") for part in ("dev", "test")}
     assert not any("started at random" in text for text in messages)
