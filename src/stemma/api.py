@@ -150,9 +150,9 @@ def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[st
 
 def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None,
              file_format: str | None = None, columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (),
-             encoding: str = "utf-8", errors: str = "strict") -> dict[str, Any]:
+             encoding: str = "utf-8", errors: str = "strict", baseline: bool = True) -> dict[str, Any]:
     """Evaluate a fine-tuned model on a file with gold answers: what `stemma evaluate --json` prints, and under
-    "predictions" each example with its prediction.
+    "predictions" each example with its prediction. `baseline`: for a run folder, also fit the linear baseline.
 
         stemma.evaluate("tuned", "test.tsv")["metrics"]["test"]["accuracy"]
     """
@@ -160,7 +160,8 @@ def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | 
 
     loaded = as_model(model)
     file = EvalFile(data, file_format, columns, encoding, errors)
-    result, predictions = evaluate(loaded, loaded.task_config(task), file, metrics)
+    run = Path(model) if baseline and not isinstance(model, _model.Model) else None
+    result, predictions = evaluate(loaded, loaded.task_config(task), file, metrics, run)
     return {**result, "predictions": predictions}
 
 

@@ -32,3 +32,9 @@ def test_the_verdict_of_a_claim_is_printed_in_words(verdict, capsys, monkeypatch
                         lambda *arguments, **options: {"claim": {"verdict": verdict, "text": "the difference."}})
     assert main(["claims", "run", "masks", "--out", str(tmp_path / "lab")]) == 0
     assert f"\n{CLAIM_VERDICTS[verdict]}: the difference.\n" in capsys.readouterr().out
+
+
+def test_no_baseline_needs_a_task(capsys, tmp_path):
+    command = ["compare", "bert@tiny", "gpt2@tiny", "--corpus", "notes.txt", "--tokens", "1000", "--out", str(tmp_path)]
+    assert main([*command, "--no-baseline"]) == 2
+    assert "--no-baseline is about the scores of a --task" in capsys.readouterr().err

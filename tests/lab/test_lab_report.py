@@ -104,6 +104,15 @@ def test_the_page_is_well_formed_and_loads_nothing(make: Callable[[], dict[str, 
     assert not re.search(r"(?<![a-z<])nan(?![a-z>])", "".join(read.panels.values()).lower())
 
 
+def test_the_linear_baseline_is_a_row_and_a_note_says_if_nobody_reaches_it(tmp_path: Path):
+    results = compare_results()
+    for value, below in ((0.75, False), (0.8, True)):
+        _, read = page_of(results | {"baselines": {"linear": {"classify.accuracy": value}}}, tmp_path)
+        assert read.row("linear baseline") == ["linear baseline", "\u2013", f"{value:.3f}", "\u2013"]
+        note = "By classify: accuracy, no variant reaches the linear baseline (0.790 against 0.800)"
+        assert (note in read.panels["results"]) == below
+
+
 def test_a_comparison_reports_significant_and_inconclusive_differences(tmp_path: Path):
     results = compare_results()
     text, read = page_of(results, tmp_path)

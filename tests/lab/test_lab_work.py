@@ -182,6 +182,15 @@ def test_random_weights_are_a_variant_that_is_only_fine_tuned(tmp_path, text, ta
     assert {"classify-1.accuracy", "classify-3.accuracy"} <= set(random["scores"]) < set(trained["scores"])
     assert trained["cost"]["tokens"] > 0 and random["cost"] == {}
     assert results["cells"][0]["hash"] != results["cells"][1]["hash"]
+    linear = results["baselines"]["linear"]
+    assert set(linear) == {f"classify-{index}.{name}" for index in (1, 2, 3) for name in ("accuracy", "macro_f1")}
+    assert linear["classify-1.accuracy"] == linear["classify-2.accuracy"] == 1  # one word decides
+    assert len(list((tmp_path / "lab/baselines").iterdir())) == 1  # once for all variants and seeds
+    page = (tmp_path / "lab/report.md").read_text()
+    assert "| linear baseline |" in page
+    without = run_experiment.run_experiment(replace(comparison, baseline=False), tmp_path / "lab")
+    assert without["baselines"] == {"linear": {}} and without["table"] == results["table"]
+    assert "linear baseline" not in (tmp_path / "lab/report.md").read_text()
     page = (tmp_path / "lab/report.md").read_text()
     assert "Each model except untrained (random weights) was trained on 6,000 tokens" in page
 

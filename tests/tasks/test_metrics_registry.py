@@ -34,7 +34,6 @@ def test_all_unknown_names_are_reported_together():
 
 
 @pytest.mark.parametrize(("kind", "name", "module", "package"), [
-    ("classify", "matthews", "sklearn.metrics", "scikit-learn"), ("regress", "pearson", "scipy.stats", "scipy"),
     ("tag", "f1", "seqeval.scheme", "seqeval"), ("seq2seq", "rouge_l", "rouge_score.rouge_scorer", "rouge-score")])
 def test_a_missing_library_is_reported_before_scoring(monkeypatch, kind, name, module, package):
     monkeypatch.setitem(sys.modules, module, None)

@@ -16,6 +16,7 @@ from toy_tasks import FAST, MAKERS, save_model, write_rows, write_sets
 from stemma.corpus.seq2seq_rows import ENCODER
 from stemma.errors import UserError
 from stemma.exchange.load import load
+from stemma.lab.report.run_html import run_command
 from stemma.network.inputs_outputs import NetworkOutput
 from stemma.network.network import Network
 from stemma.network.san_head import SanHead
@@ -26,6 +27,7 @@ from stemma.tasks.objectives.san_pair import SanPairObjective, text_spans
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.finetune_run import predict_examples, read_split
 from stemma.tasks.runs.multitask import multitask
+from stemma.training.run_folder import read_run
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,9 @@ def test_every_task_kind_in_one_model(toy, tmp_path):
     result = multitask(plan_of(toy, tasks, san='head = "san"'), toy / "bert", tmp_path / "run", epochs=1)
     assert set(result["metrics"]["dev"]["tasks"]) == set(tasks) == set(result["validation_losses"])
     assert result["task"] == "multitask" and "finetuned" not in result
+    linear = result["baseline"]["linear"]  # not of choice, qa, tag, rank
+    assert set(linear["dev"]["tasks"]) == set(linear["fit"]["tasks"]) == {"one", "two", "san", "number"}
+    assert linear["dev"]["tasks"]["one"].keys() == result["metrics"]["dev"]["tasks"]["one"].keys()
 
     model = load(tmp_path / "run")
     assert {name: config.kind for name, config in model.task_configs.items()} == tasks
@@ -98,7 +103,8 @@ def test_the_plan_sets_values_and_the_command_line_overrides_them(toy, tmp_path)
 def test_separate_runs_start_from_the_shared_weights_and_the_trained_head(toy, tmp_path):
     plan = plan_of(toy, {"first": "classify", "second": "pair"}, "finetune = true", second='head = "san"')
     still = ["training.learning_rate=1e-12"]  # so that where it began is where it ends
-    result = multitask(plan, toy / "bert", tmp_path / "run", steps=2, changes=still)
+    result = multitask(plan, toy / "bert", tmp_path / "run", steps=2, changes=still, baseline=False)
+    assert "baseline" not in result and "--no-baseline" in run_command(*read_run(tmp_path / "run"), tmp_path / "run")
     shared = load(tmp_path / "run").network.state_dict()
     before = load(toy / "bert").network.state_dict()
     for name in ("first", "second"):

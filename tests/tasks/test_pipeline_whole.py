@@ -14,6 +14,7 @@ from toy_pipeline import four_stages, write_data, write_plan
 import stemma
 from stemma.errors import UserError
 from stemma.tasks.pipeline.pipeline import pipeline
+from stemma.tasks.pipeline.report import tables
 from stemma.tasks.runs.common import resume
 
 
@@ -72,6 +73,12 @@ def test_the_result_describes_every_stage(done):
     assert row["general"]["own_before"] is None and row["task"]["own_after"] < row["task"]["own_before"]
     assert row["finetune"]["share"] in (0.3, 0.9) and row["domain"]["share"] in (0.5, 1.0)
     assert set(result["metrics"]) == {"dev", "test"} and row["finetune"]["metric"] == "accuracy"
+    linear = row["finetune"]["baseline"]["linear"]
+    assert linear["dev"].keys() == row["finetune"]["metrics"]["dev"].keys() and row["task"]["baseline"] is None
+    head, rows = tables(result)["Stages"]
+    assert rows[-1][head.index("linear baseline")] == f"{linear['dev']['accuracy']:.4f}"
+    ablation = [json.loads(file.read_text()) for file in (done[0] / "run/ablation").rglob("result.json")]
+    assert ablation and not any("baseline" in run for run in ablation)
     texts = {(entry["text"], entry["set"]) for entry in result["contamination"]}
     assert texts == {(text, part) for text in ("general", "domain", "task") for part in ("dev", "test")}
     assert not any("started at random" in text for text in messages)

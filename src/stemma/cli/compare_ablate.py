@@ -13,7 +13,7 @@ import typer
 
 from stemma.cli.common_options import LAB, computes
 from stemma.cli.completion import recipe_names
-from stemma.cli.options import CorpusOption, TextOptions
+from stemma.cli.options import CorpusOption, NoBaselineOption, TextOptions
 from stemma.cli.output import JsonOption, align_columns, at_least, emit
 from stemma.errors import UserError, pluralize
 
@@ -36,10 +36,13 @@ class LabTasks:
     epochs: Annotated[float, typer.Option(help="Epochs of every fine-tuning.")] = 3.0
     blimp: Annotated[str | None, typer.Option(metavar="DIR", help="Also score every model on the minimal pairs of this "
                                               "folder (`stemma pairs`).")] = None
+    no_baseline: NoBaselineOption = False
 
     def options(self) -> dict[str, Any]:
+        if self.no_baseline and not self.task:
+            raise UserError("--no-baseline is about the scores of a --task, and none is given; leave it out.")
         return {"task": self.task or [], "train": self.train or [], "dev": self.dev or [], "epochs": self.epochs,
-                "blimp": self.blimp}
+                "blimp": self.blimp, "baseline": not self.no_baseline}
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,12 @@ def show_plan(plan: dict[str, Any], processes: int) -> None:
 
 def show_results(results: Any, out: Path) -> None:
     from stemma.lab.report.lab_phrases import (
+        LINEAR_BASELINE,
+        below_baseline_notes,
         failure_sentences,
         format_verdict,
         headline,
+        linear_baseline,
         metric_differences,
         multiple_testing_note,
     )
@@ -169,12 +175,16 @@ def show_results(results: Any, out: Path) -> None:
         scores = [row["scores"].get(measure["key"]) for measure in measures]
         rows.append((row["variant"], *("" if score is None else f"{score['mean']:.4g}" + (
             f" ± {score['spread']:.2g}" if score["spread"] is not None else "") for score in scores)))
+    if linear := linear_baseline(results):
+        rows.append((LINEAR_BASELINE, *(f"{linear[measure['key']]:.4g}" if measure["key"] in linear else ""
+                                        for measure in measures)))
     print("\n".join(f"  {line}" for line in align_columns(rows)))
     for measure in measures[:1] if results["differences"] else []:
         print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
         pairs = [(f"{difference['a']} -> {difference['b']}", format_verdict(difference))
                  for difference in metric_differences(results, measure["key"])]
         print("\n".join(f"  {line}" for line in align_columns(pairs)))
-    for line in filter(None, [multiple_testing_note(results), *failure_sentences(results)]):
+    for line in filter(None, [multiple_testing_note(results), *below_baseline_notes(results),
+                              *failure_sentences(results)]):
         print(line)
     print(f"{out / 'report.html'} is the report; report.md and results.json are in the same folder.")

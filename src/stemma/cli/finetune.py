@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from stemma import registry
 from stemma.cli.common_options import computes
-from stemma.cli.options import FileEncoding, NewRun, PairOptions, TaskBudget
+from stemma.cli.options import FileEncoding, NewRun, NoBaselineOption, PairOptions, TaskBudget
 from stemma.cli.output import JsonOption
 from stemma.cli.pretrain import finish
 from stemma.cli.recipes import ChangesArgument
@@ -124,7 +124,7 @@ def finetune_task(
     style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="Format for a "
                                               "causal LM: gpt adds special tokens and an auxiliary LM loss; plain has "
                                               "neither.")] = None,
-    json: JsonOption = False,
+    no_baseline: NoBaselineOption = False, json: JsonOption = False,
 ) -> None:
     """Fine-tune a model on this task, with a table with named columns (.tsv, .csv, .jsonl) or the official files of a
     data set. `stemma resume` continues an interrupted run.
@@ -145,7 +145,8 @@ def finetune_task(
     task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),
                          examples.metric or (), values, layers, style)
     result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
-                      reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), show=sys.stderr.isatty())
+                      reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), baseline=not no_baseline,
+                      show=sys.stderr.isatty())
     finish(result, run.out, json)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from stemma.cli.common_options import TASKS, computes
 from stemma.cli.finetune import ModelOption
-from stemma.cli.options import FileEncoding, NewRun, TaskBudget
+from stemma.cli.options import FileEncoding, NewRun, NoBaselineOption, TaskBudget
 from stemma.cli.output import JsonOption
 from stemma.cli.pretrain import finish
 from stemma.cli.recipes import ChangesArgument
@@ -35,7 +35,7 @@ def multitask(
                                          "task afterwards. Or all of them text to text: kind = seq2seq, prefix, and a "
                                          "temperature.")],
     model: ModelOption, run: NewRun, budget: PlanBudget, encoded: FileEncoding, changes: ChangesArgument = None,
-    json: JsonOption = False,
+    no_baseline: NoBaselineOption = False, json: JsonOption = False,
 ) -> None:
     """Fine-tune a model on several tasks at once: a shared network with a head per task, in one run folder (MT-DNN).
     `stemma resume` continues an interrupted run.
@@ -47,5 +47,5 @@ def multitask(
     from stemma.tasks.runs.multitask import multitask as run_multitask
 
     result = run_multitask(plan, model, run.out, **budget.options(), **run.options(), changes=changes or (),
-                           reading=encoded.reading(), show=sys.stderr.isatty())
+                           reading=encoded.reading(), baseline=not no_baseline, show=sys.stderr.isatty())
     finish(result, run.out, json)

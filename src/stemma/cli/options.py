@@ -28,6 +28,8 @@ ColumnsOption = Annotated[str, typer.Option(help="Column names of source and tar
 EmptyOption = Annotated[str, typer.Option(help="Pairs with an empty side: refuse or skip.")]
 SeedOption = Annotated[int, at_least(0, "Random seed")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out.")]
+NoBaselineOption = Annotated[bool, typer.Option("--no-baseline", help="Leave out the linear baseline (TF-IDF "
+                                                "of n-grams, and logistic or ridge regression).")]
 RunOption = Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to create.")]
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
                                                  help="A corpus folder, or raw text: a file, folder, glob or -.")]

@@ -12,7 +12,7 @@ import typer
 from stemma.cli.common_options import TASKS, computes
 from stemma.cli.fill_embed import ModelArgument
 from stemma.cli.finetune import parse_columns
-from stemma.cli.options import FileEncoding, OverwriteOption
+from stemma.cli.options import FileEncoding, NoBaselineOption, OverwriteOption
 from stemma.cli.output import JsonOption, align_columns, emit
 from stemma.errors import pluralize
 from stemma.progress import progress_stage
@@ -104,10 +104,11 @@ def evaluate(
     metric: Annotated[list[str] | None, typer.Option(help="Metric; may be repeated. Default: as in training.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", show_default="evaluation/FILE in the run",
                                              help="Folder for report.html, result.json and predictions.jsonl.")] = None,
-    overwrite: OverwriteOption = False, json: JsonOption = False,
+    no_baseline: NoBaselineOption = False, overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
     """Evaluate a fine-tuned model on a file: metrics with 95% intervals, the confusion matrix and the most confident
-    errors, also in report.html. The default folder is overwritten each time.
+    errors, also in report.html. The default folder is overwritten each time. For a run folder, the linear baseline is
+    fitted to its training examples and scored on the same file.
 
     Example: stemma evaluate tuned --data test.tsv
 
@@ -124,11 +125,12 @@ def evaluate(
     check_output_path(folder, overwrite or out is None)
     loaded, config = load_model_and_task(model, task)
     file = EvalFile(data, form, parse_columns(renaming), **encoded.options())
-    scores, rows = run_evaluation(loaded, config, file, metric or ())
+    scores, rows = run_evaluation(loaded, config, file, metric or (), None if no_baseline else Path(model))
     result = {"model": model, **scores, "report": str(folder / "report.html")}
     command = ["stemma", "evaluate", model, "--data", data]
     for name, value in (("task", task), ("columns", renaming), ("format", form), ("out", out)):
         command += [f"--{name}", str(value)] if value is not None else []
+    command += ["--no-baseline"] if no_baseline else []
     command += [word for name in metric or () for word in ("--metric", name)]
     with atomic_folder(folder, overwrite or out is None, checksums=False) as temporary:
         lines = "".join(json_module.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -164,9 +166,11 @@ def _show(result: dict[str, Any]) -> None:
     from stemma.tasks.kinds import head_task
 
     kind = result["kind"]
-    print("\n".join(align_columns([["metric", "score", "95%"], *(
+    linear = result.get("baseline", {}).get("linear")
+    print("\n".join(align_columns([["metric", "score", "95%", *(["linear baseline"] if linear else [])], *(
         [name, format_metric(kind, name, result["metrics"]["test"][name]),
-         f"{format_metric(kind, name, low)} to {format_metric(kind, name, high)}"]
+         f"{format_metric(kind, name, low)} to {format_metric(kind, name, high)}",
+         *([format_metric(kind, name, linear["test"][name])] if linear else [])]
         for name, (low, high) in result["intervals"].items())])))
     print(f"{pluralize(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
     for table in head_task(kind).report_tables(result):

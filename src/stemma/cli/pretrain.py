@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,8 +101,9 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
         held_out = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""
         print(f"{result['recipe']} · {pluralize(result['steps'], 'step')}, {pluralize(result['tokens'], 'token')} in "
               f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){held_out}")
+        baseline = result.get("baseline", {}).get("linear", {})
         for name, metrics in result.get("metrics", {}).items():
-            print("\n".join(_scores(name, metrics)))
+            print("\n".join(_scores(name, metrics, baseline)))
         for task, finetuned in result.get("finetuned", {}).items():
             for name, metrics in finetuned["metrics"].items():
                 print("\n".join(_scores(f"{name}, {task} after its own fine-tuning", metrics)))
@@ -114,15 +115,22 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "exact_match": "exact"}  # in percent
 
 
-def _scores(name: str, metrics: dict[str, Any]) -> Iterator[str]:
-    """One line per task with its scores on a held-out set."""
+def _scores(name: str, metrics: dict[str, Any], baseline: Mapping[str, Any] = {}) -> Iterator[str]:
+    """One line per task with its scores on a held-out set, and below it those of the linear baseline."""
     for task, scores in metrics.get("tasks", {"": metrics}).items():
-        formatted = [f"{METRIC_NAMES.get(key, key)} {value:.2f}" if key in METRIC_NAMES or abs(value) > 1
-                     else f"{key} {value:.4f}"
-                     for key, value in scores.items() if isinstance(value, float) and key != "loss"]
+        label = f"{name}{f', {task}' if task else ''}"
         signature = [scores["signatures"]["bleu"]] if "signatures" in scores else []
-        yield " · ".join([f"{name}{f', {task}' if task else ''}", *formatted,
-                          pluralize(scores["examples"], "example"), *signature])
+        yield " · ".join([label, *_format_scores(scores), pluralize(scores["examples"], "example"), *signature])
+        linear, fit = (part.get("tasks", {}).get(task) if task else part
+                       for part in (baseline.get(name, {}), baseline.get("fit", {})))
+        if linear:
+            yield " · ".join([f"{label}, linear baseline ({fit['method']})", *_format_scores(linear)])
+
+
+def _format_scores(scores: Mapping[str, Any]) -> list[str]:
+    return [f"{METRIC_NAMES.get(key, key)} {value:.2f}" if key in METRIC_NAMES or abs(value) > 1
+            else f"{key} {value:.4f}"
+            for key, value in scores.items() if isinstance(value, float) and key != "loss"]
 
 
 def _usage_hint(run: Path) -> str:

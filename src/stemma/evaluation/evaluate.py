@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import CorruptFileError, UserError
 from stemma.json_files import parse
 from stemma.model import Model
 from stemma.task_config import TaskConfig
@@ -24,7 +24,9 @@ from stemma.tasks.datasets import read_examples, task_kind_of
 from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import bootstrap_interval, check_metrics
 from stemma.tasks.predict import predict_examples
+from stemma.tasks.runs.baseline_scores import baseline_scores, report_below
 from stemma.tasks.runs.compute_metrics import compute_metrics, gold_and_predicted
+from stemma.tasks.runs.finetune_run import read_split, split_file
 from stemma.text.text_io import STDIN
 
 logger = logging.getLogger(__name__)
@@ -66,8 +68,9 @@ class EvalFile:
 
 
 def evaluate(model: Model, task_config: TaskConfig, data: EvalFile,
-             metrics: Sequence[str] = ()) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The result that `--json` prints, and each example with its prediction."""
+             metrics: Sequence[str] = (), run: Path | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result that `--json` prints, and each example with its prediction. With `run`, the folder of the fine-tuning,
+    the linear baseline is fitted again to its training examples: that is faster than loading a stored one."""
     all_examples, kind = data.read(task_config), head_task(task_config.kind)
     examples = kind.map_label_ids(task_config, [example for example in all_examples if example.has_gold])
     if not examples:
@@ -85,16 +88,31 @@ def evaluate(model: Model, task_config: TaskConfig, data: EvalFile,
     predictions = predict_examples(model, task_config, examples)
     seconds = time.perf_counter() - start_time
     gold, predicted, metric_options = gold_and_predicted(task_config, examples, predictions)
-    result = {"task": task_config.name, "kind": task_config.kind, "data": str(data.path), "examples": len(examples),
-              "metrics": {"test": compute_metrics(task_config, examples, predictions)},
-              "intervals": {name: bootstrap_interval(task_config.kind, name, gold, predicted, **metric_options)
-                            for name in task_config.metrics},
-              **kind.breakdowns(task_config, gold, predictions, metric_options),
-              "worst": most_confident_errors(task_config, examples, predictions), "seconds": seconds,
-              "examples_per_second": len(examples) / seconds}
+    result: dict[str, Any] = {
+        "task": task_config.name, "kind": task_config.kind, "data": str(data.path), "examples": len(examples),
+        "metrics": {"test": compute_metrics(task_config, examples, predictions)},
+        "intervals": {name: bootstrap_interval(task_config.kind, name, gold, predicted, **metric_options)
+                      for name in task_config.metrics},
+        **kind.breakdowns(task_config, gold, predictions, metric_options),
+        "worst": most_confident_errors(task_config, examples, predictions), "seconds": seconds,
+        "examples_per_second": len(examples) / seconds}
+    if run is not None and (baseline := _run_baseline(run, task_config, examples)) is not None:
+        result["baseline"] = {"linear": baseline}
+        report_below(task_config, Path(data.path).name, result["metrics"]["test"], baseline["test"])
     return result, [{"where": example.where, **example.preview(), "gold": answer, "right": answer,  # right: as in 0.1
                      "prediction": prediction}
                     for example, answer, prediction in zip(examples, gold, predictions, strict=True)]
+
+
+def _run_baseline(run: Path, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any] | None:
+    """The scores of the linear baseline; None if the folder has no training examples, as for a downloaded model."""
+    if head_task(task_config.kind).linear_baseline is None or not (run / split_file("train", task_config)).is_file():
+        return None
+    try:
+        return baseline_scores(task_config, {"train": read_split(run, "train", task_config), "test": examples})
+    except CorruptFileError as error:  # the model is whole, so its scores are given
+        logger.warning(f"no linear baseline: {error.message}")
+        return None
 
 
 def with_metrics(task_config: TaskConfig, examples: Sequence[Example], metrics: Sequence[str]) -> TaskConfig:

@@ -28,7 +28,7 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
             overwrite: bool = False, device: str | None = None, show: bool = False, **options: Any) -> dict[str, Any]:
     """Train recipes on the same text, seeds and budget, and report which differences are significant. Returns what
     `stemma compare --json` prints. `options` are the other options of the command: tokens, flops or minutes, seeds,
-    task, train, dev, epochs, measure, margin, blimp, reading.
+    task, train, dev, epochs, measure, margin, blimp, baseline, reading.
 
         stemma.compare(["bert@tiny", "roberta@tiny"], "notes.txt", "lab", tokens=1_000_000)["differences"]
     """
@@ -64,6 +64,7 @@ def _experiment_options(corpus: str | Sequence[str], *, tokens: int | None = Non
                         minutes: float | None = None, seeds: int = 3, task: Sequence[str] = (),
                         train: Sequence[str] = (), dev: Sequence[str] = (), epochs: float = 3.0,
                         measure: str | None = None, margin: float | None = None, blimp: str | Path | None = None,
+                        baseline: bool = True,
                         reading: TextReadingOptions = TextReadingOptions()) -> dict[str, Any]:
     """The fields of an experiment that compare and ablate have in common."""
     if margin is not None and not 0 < margin < math.inf:
@@ -73,7 +74,7 @@ def _experiment_options(corpus: str | Sequence[str], *, tokens: int | None = Non
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
     return {"allowance": parse_budget(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
             "text": tuple(text), "reading": reading, "tasks": parse_tasks(task, train, dev, epochs), "measure": measure,
-            "margin": margin, "blimp": None if blimp is None else _pairs_folder(blimp)}
+            "margin": margin, "blimp": None if blimp is None else _pairs_folder(blimp), "baseline": baseline}
 
 
 def _pairs_folder(path: str | Path) -> str:

@@ -45,7 +45,8 @@ def finetune_on(task: DownstreamTask, start: Path, run: Path, **options: Any) ->
         names = {"columns": f"{columns.get('source', 'source')},{columns.get('target', 'target')}"} if columns else {}
         data = data_from_cli({split: [file] for split, file in files.items()}, **names)
         return seq2seq.finetune_seq2seq(start, data, run, **options)
-    return finetune(TaskArguments(task.name, files, columns or None), start, run, **options)
+    # the lab has one linear baseline for all models
+    return finetune(TaskArguments(task.name, files, columns or None), start, run, baseline=False, **options)
 
 
 def num_steps(run: Path, epochs: float) -> float:

@@ -104,6 +104,7 @@ class Experiment:
     details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
     margin: float | None = None  # of the deciding metric: smaller differences do not matter; None: its default
     blimp: str | None = None  # folder of minimal pairs
+    baseline: bool = True  # score the linear baseline on the tasks
     device: str = field(default_factory=lambda: requested_device() or AUTO)
     version: int = VERSION
 

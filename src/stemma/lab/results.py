@@ -38,6 +38,7 @@ from stemma.lab.results_data import (
     SideEntry,
     VariantEntry,
 )
+from stemma.lab.task_baselines import stored_baseline
 from stemma.lab.time_estimate import stored_estimate
 from stemma.recipe_loading import diff, list_recipes
 from stemma.training.run_folder import read_run
@@ -93,7 +94,8 @@ def collect_results(lab: Lab) -> Results:
                         for key, a, b, difference in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
         "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
-        "scaling": None, "claim": None, "blimp": blimp_table(experiment, lab.cells)}
+        "scaling": None, "claim": None, "blimp": blimp_table(experiment, lab.cells),
+        "baselines": {"linear": _linear_baseline(lab, measures)}}
     if experiment.kind == "ablate" and measures:
         results["contributions"], results["remainder"] = _contributions(experiment, measures[0], compared)
     if experiment.details.get("sizes"):
@@ -123,6 +125,13 @@ def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
     if result is not None and result.get("validation_loss") is not None:
         scores[LOSS.key] = Score(result["validation_loss"])
     return scores
+
+
+def _linear_baseline(lab: Lab, measures: Sequence[MetricInfo]) -> dict[str, float]:
+    """The scores of the linear baseline, by the metric's key."""
+    scores = {f"{task_key(lab.experiment, index)}.{name}": value for index, task in enumerate(lab.experiment.tasks)
+              for name, value in stored_baseline(lab.experiment, task, lab.folder).items()}
+    return {measure.key: scores[measure.key] for measure in measures if measure.key in scores}
 
 
 def task_key(experiment: Experiment, index: int) -> str:

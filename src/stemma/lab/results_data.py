@@ -172,3 +172,4 @@ class Results(TypedDict):
     scaling: list[FitEntry] | None
     claim: ClaimEntry | None
     blimp: BlimpEntry | None  # with --blimp
+    baselines: dict[str, dict[str, float]]  # linear: its scores by the metric's key

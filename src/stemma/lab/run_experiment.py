@@ -27,6 +27,7 @@ from stemma.lab.cell_runner import CellRunner
 from stemma.lab.cells import CELLS, Cell, distinct_cells, experiment_cells
 from stemma.lab.experiment import FILE, Experiment
 from stemma.lab.round_robin import train_round_robin
+from stemma.lab.task_baselines import score_baselines
 from stemma.lab.text_split import TextSplit, split_text
 from stemma.lab.variant_costs import VariantCosts
 from stemma.progress import format_duration, progress_stage
@@ -145,6 +146,7 @@ def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
     with use_device(requested_device() or lab.experiment.device), \
             _worker_processes(lab.folder, min(processes, len(pending))):
         (_run_round_robin if round_robin else _run_sequentially)(lab, show, total)
+    score_baselines(lab.experiment, lab.folder)
     return {**write_results(lab)}
 
 

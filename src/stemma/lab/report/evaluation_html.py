@@ -23,11 +23,15 @@ def write_evaluation(result: Mapping[str, Any], folder: Path, command: str) -> P
     page = HtmlReport(f"Evaluation on {Path(result['data']).name}").intro(
         f"Predictions of {result['model']} on {result['examples']:,} examples (task {result['task']}, kind {kind}).",
         [(format_metric(kind, name, scores[name]), metrics[name].description) for name in result["intervals"]])
-    page.section("Metrics").table(["metric", "score", "95% from", "to", "what it is"], [
-        [name, format_metric(kind, name, scores[name]), format_metric(kind, name, low), format_metric(kind, name, high),
-         metrics[name].description] for name, (low, high) in result["intervals"].items()],
+    linear = result.get("baseline", {}).get("linear")
+    fitted = f" The linear baseline ({linear['fit']['method']}) is fitted to the training examples." if linear else ""
+    page.section("Metrics").table(
+        ["metric", "score", "95% from", "to", *(["linear baseline"] if linear else []), "what it is"], [
+            [name, format_metric(kind, name, scores[name]), format_metric(kind, name, low),
+             format_metric(kind, name, high), *([format_metric(kind, name, linear["test"][name])] if linear else []),
+             metrics[name].description] for name, (low, high) in result["intervals"].items()],
         f"`{first}` is the main metric. The 95% intervals are bootstrap intervals: 1,000 resamples of the examples, "
-        "with replacement.")
+        f"with replacement.{fitted}")
     for table in head_task(kind).report_tables(result):
         page.section(table.title).table(table.columns, table.rows, table.note)
     if result["worst"]:

@@ -75,12 +75,19 @@ def _results(results: Results, report: ReportWriter) -> None:
         counts = [len(score["values"]) for score in row["scores"].values()]
         rows.append([row["variant"], *(_score(row, measure["key"], marks[measure["key"]]) for measure in measures),
                      max(counts, default=0)])
+    if linear := phrases.linear_baseline(results):
+        values = [linear.get(measure["key"]) for measure in measures]
+        cells = [EMPTY if value is None else NumberCell(phrases.format_number(value), value) for value in values]
+        rows.append([phrases.LINEAR_BASELINE, *cells, EMPTY])
     report.table(["variant", *(f"{measure['title']} ({phrases.metric_unit(measure)})" for measure in measures),
                   "seeds"], rows,
                  f"Mean over the seeds \u00b1 standard deviation. {BEST} best mean of the column; {EQUAL} "
                  f"equivalent to the best within the margin; {UNDECIDED} inconclusive against the best.",
                  sortable=True)
     report.points(f"{measure['title']}: {measure['about']}" for measure in measures)
+    if linear:
+        report.text("Linear baseline: TF-IDF of word and character n-grams and a linear model, fitted to the task's "
+                    "training examples.", *phrases.below_baseline_notes(results))
     if failed := phrases.failure_sentences(results):
         report.text(f"{pluralize(len(failed), 'cell')} failed; the means are over the others:")
         report.points(failed)

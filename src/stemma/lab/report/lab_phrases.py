@@ -157,6 +157,27 @@ def multiple_testing_note(results: Results) -> str:
             "one or more false positives per metric is at most 5%. The intervals are 95% each, not corrected.")
 
 
+LINEAR_BASELINE = "linear baseline"
+
+
+def linear_baseline(results: Results) -> dict[str, float]:
+    """The scores of the linear baseline by the metric's key; empty in results without one, as of version 0.1."""
+    return results.get("baselines", {}).get("linear", {})
+
+
+def below_baseline_notes(results: Results) -> list[str]:
+    """A sentence for each metric in which the linear baseline beats every variant."""
+    notes = []
+    for measure in results["measures"]:
+        means, baseline = variant_means(results, measure["key"]), linear_baseline(results).get(measure["key"])
+        if baseline is not None and means:
+            best = next(iter(means.values()))
+            if best < baseline if measure["higher"] else best > baseline:
+                notes.append(f"By {measure['title']}, no variant reaches the linear baseline ({format_number(best)} "
+                             f"against {format_number(baseline)}): more pre-training, or more --epochs.")
+    return notes
+
+
 def variant_means(results: Results, key: str, size: str | None = None) -> dict[str, float]:
     """The mean of each variant that has this score, the best first."""
     higher = next(measure["higher"] for measure in results["measures"] if measure["key"] == key)

@@ -40,7 +40,8 @@ def write_report(run: str | Path) -> Path:
         page.figure(draw_objectives(tasks, result.get("baselines") or {}),
                     "Each objective separately, from its first step. Thick: held-out text; thin: training batches; "
                     "dashed: the baseline that knows only how often each label occurs.")
-    page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {}))])
+    page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {})),
+                               *_baseline_rows(result.get("baseline", {}).get("linear", {}))])
     page.section("The recipe", f"{run_recipe.title}{f', {run_recipe.paper}' if run_recipe.paper else ''}.")
     add_changes(page, run_recipe)
     page.section("Do it again").code(run_command(run_recipe, run_config, run))
@@ -184,6 +185,11 @@ def _score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """All metrics of a fine-tune, by split."""
     return [[f"{name}: {key.replace('tasks.', '')}", value_text(value)] for name, scores in metrics.items()
             for key, value in flatten(scores).items()]
+
+
+def _baseline_rows(baseline: Mapping[str, Any]) -> list[list[str]]:
+    return [[f"{label}, linear baseline", value] for label, value in _score_rows(
+        {split: scores for split, scores in baseline.items() if split != "fit"}) if not label.endswith("examples")]
 
 
 def _caption(result: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stemma.schema.finetuning import FinetuningSettings
     from stemma.task_config import TaskConfig
     from stemma.tasks.datasets import Dataset
+    from stemma.tasks.linear_baseline import Method
     from stemma.tasks.objectives.base import EncodedExample, TaskObjective
     from stemma.tasks.objectives.input_encoder import InputEncoder
     from stemma.tasks.prompt_template import PromptTemplate
@@ -90,6 +91,7 @@ class HeadTask(TaskKind):
     default_max_length: ClassVar[int | None] = None  # in tokens; None: the model's maximal length
     has_classes: ClassVar[bool] = False  # predicts classes, which have labels and may have weights
     per_example: ClassVar[bool] = False  # each prediction is correct or wrong: accuracy is a mean over examples
+    linear_baseline: ClassVar[Method | None] = None  # the estimator of the linear baseline; None: there is none
     feature_level: ClassVar[Literal["text", "token"] | None] = None  # what --features reads; None: not supported
     supports_gpt_format: ClassVar[bool] = False  # the GPT paper defines an input format for it
     hf_kind: ClassVar[str | None] = None  # the kind whose Hugging Face class it uses; None: its own

@@ -34,6 +34,7 @@ class RegressionTask(TextTask):
     default_metrics = ("pearson", "spearman")
     prediction_key = "score"
     allows_pair = numeric = True
+    linear_baseline = "ridge"
     confidence_label = "absolute error"
 
     def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:

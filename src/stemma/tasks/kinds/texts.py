@@ -60,6 +60,7 @@ class ClassificationTask(TextTask):
     prediction_key = "label"
     has_classes = True
     per_example = True
+    linear_baseline = "logistic"
     feature_level = "text"
 
     def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:

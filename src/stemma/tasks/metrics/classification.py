@@ -15,7 +15,6 @@ import numpy as np
 
 from stemma.errors import UserError
 from stemma.tasks.metrics.metric import Metric, mean_metric, safe_divide
-from stemma.tasks.metrics.optional_import import optional_import
 
 
 @dataclass(frozen=True)
@@ -52,20 +51,24 @@ def is_correct(inputs: LabelInputs) -> np.ndarray:
 
 
 def positive_f1(inputs: LabelInputs) -> float:
+    from sklearn.metrics import f1_score  # on first use: it is slow to import
+
     positive = _positive_class(inputs)
-    return float(optional_import("sklearn.metrics").f1_score(inputs.gold, inputs.predicted, labels=[positive],
-                                                             average="macro", zero_division=0))
+    return float(f1_score(inputs.gold, inputs.predicted, labels=[positive], average="macro", zero_division=0))
 
 
 def macro_f1(inputs: LabelInputs) -> float:
-    return float(optional_import("sklearn.metrics").f1_score(inputs.gold, inputs.predicted, average="macro",
-                                                             zero_division=0))
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(inputs.gold, inputs.predicted, average="macro", zero_division=0))
 
 
 def matthews(inputs: LabelInputs) -> float:
     if len({*inputs.gold, *inputs.predicted}) == 1:  # scikit-learn returns 0 too, with a warning
         return 0.0
-    return float(optional_import("sklearn.metrics").matthews_corrcoef(inputs.gold, inputs.predicted))
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(inputs.gold, inputs.predicted))
 
 
 def confusion_counts(inputs: LabelInputs) -> np.ndarray:
@@ -129,10 +132,8 @@ def _sorted_labels(labels: Iterable[str]) -> list[str]:
 ACCURACY = mean_metric("accuracy", "labels", "fraction of examples with the correct label", is_correct)
 METRICS = (
     ACCURACY,
-    Metric("f1", "labels", "F1 of the positive class", positive_f1, bootstrap_f1, requires="sklearn.metrics"),
-    Metric("macro_f1", "labels", "mean F1 of the classes that occur", macro_f1, bootstrap_macro_f1,
-           requires="sklearn.metrics"),
+    Metric("f1", "labels", "F1 of the positive class", positive_f1, bootstrap_f1),
+    Metric("macro_f1", "labels", "mean F1 of the classes that occur", macro_f1, bootstrap_macro_f1),
     mean_metric("micro_f1", "labels", "F1 over all decisions; equals accuracy for single-label data", is_correct),
-    Metric("matthews", "labels", "Matthews correlation of labels", matthews, bootstrap_matthews,
-           requires="sklearn.metrics"),
+    Metric("matthews", "labels", "Matthews correlation of labels", matthews, bootstrap_matthews),
 )

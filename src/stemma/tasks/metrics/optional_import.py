@@ -7,11 +7,11 @@ from typing import Any
 
 from stemma.errors import UserError
 
-PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}  # packages whose name differs from their module
+PACKAGES = {"rouge_score": "rouge-score"}  # packages whose name differs from their module
 
 
 def optional_import(module: str) -> Any:
-    """Import a module such as `sklearn.metrics`, or raise an error that names the package to install."""
+    """Import a module such as `seqeval.scheme`, or raise an error that names the package to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from stemma.errors import UserError
 from stemma.tasks.metrics.metric import Metric, bootstrap_indices, mean_metric, safe_divide
-from stemma.tasks.metrics.optional_import import optional_import
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,9 @@ def squared_errors(inputs: NumberInputs) -> NDArray[np.float64]:
 def _correlation(inputs: NumberInputs, method: str) -> float:
     if np.ptp(inputs.gold) == 0 or np.ptp(inputs.predicted) == 0:
         return 0.0
-    return float(getattr(optional_import("scipy.stats"), method)(inputs.gold, inputs.predicted).statistic)
+    from scipy import stats  # on first use: it is slow to import
+
+    return float(getattr(stats, method)(inputs.gold, inputs.predicted).statistic)
 
 
 def bootstrap_pearson(inputs: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
@@ -64,8 +65,10 @@ def bootstrap_pearson(inputs: NumberInputs, rng: np.random.Generator, rounds: in
 
 def bootstrap_spearman(inputs: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
     """Ranks depend on the whole sample, so they are computed in each round."""
-    rank = optional_import("scipy.stats").rankdata
-    return np.concatenate([_pearson_of_rows(rank(inputs.gold[sample], axis=1), rank(inputs.predicted[sample], axis=1))
+    from scipy.stats import rankdata
+
+    return np.concatenate([_pearson_of_rows(rankdata(inputs.gold[sample], axis=1),
+                                            rankdata(inputs.predicted[sample], axis=1))
                            for sample in bootstrap_indices(len(inputs.gold), rng, rounds)])
 
 
@@ -75,8 +78,7 @@ def _pearson_of_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 METRICS = (
-    Metric("pearson", "numbers", "Pearson correlation", pearson, bootstrap_pearson, requires="scipy.stats"),
-    Metric("spearman", "numbers", "Spearman rank correlation", spearman, bootstrap_spearman,
-           requires="scipy.stats"),
+    Metric("pearson", "numbers", "Pearson correlation", pearson, bootstrap_pearson),
+    Metric("spearman", "numbers", "Spearman rank correlation", spearman, bootstrap_spearman),
     mean_metric("mean_squared_error", "numbers", "mean squared error", squared_errors, higher_is_better=False),
 )

@@ -225,7 +225,8 @@ def _stage_row(runner: StageRunner, stage: PipelineStage, result: dict[str, Any]
             "forgotten": None if before is None or after is None else after - before,
             "share": interpolated["share"] if interpolated else None,
             "metric": _metric(runner, stage)[1] if stage.kind == "task" else None,
-            "metrics": (interpolated or result or {}).get("metrics"), "steps": (result or {}).get("steps"),
+            "metrics": (interpolated or result or {}).get("metrics"), "baseline": (result or {}).get("baseline"),
+             "steps": (result or {}).get("steps"),
             "tokens": (result or {}).get("tokens"), "seconds": (result or {}).get("seconds")}
 
 

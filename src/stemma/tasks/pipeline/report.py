@@ -61,6 +61,8 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _stages_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     head = ["stage", "after", "data", "own text", "general text", "forgotten", "dev", "fraction", "time"]
+    if has_baseline := any(stage.get("baseline") for stage in stages):
+        head.insert(head.index("dev") + 1, "linear baseline")
     rows = []
     for stage in stages:
         has_own = stage["own_after"] is not None
@@ -69,13 +71,19 @@ def _stages_table(stages: Sequence[Mapping[str, Any]]) -> Table:
         rows.append([stage["stage"], stage["after"] or "-", stage["about"],
                      f"{before}{_format_number(stage['own_after'])}" if has_own else "-",
                      f"{_format_number(stage['general_loss'])}{bits}", _format_signed(stage["forgotten"]),
-                     _score(stage), "-" if stage["share"] is None else f"{stage['share']:g}",
+                     _score(stage), *([_baseline_score(stage)] if has_baseline else []),
+                     "-" if stage["share"] is None else f"{stage['share']:g}",
                      "-" if stage["seconds"] is None else f"{stage['seconds']:,.0f} s"])
     return head, rows
 
 
 def _score(stage: Mapping[str, Any]) -> str:
     return "-" if stage["metric"] is None else f"{stage['metric']} {stage['metrics']['dev'][stage['metric']]:.4f}"
+
+
+def _baseline_score(stage: Mapping[str, Any]) -> str:
+    linear = (stage.get("baseline") or {}).get("linear")
+    return "-" if linear is None else f"{linear['dev'][stage['metric']]:.4f}"
 
 
 def _contamination_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -104,7 +104,7 @@ class StageRunner:
                         runs.append(self.run_stage(stage.name) or {})
                         continue
                     with silenced():
-                        start_run = partial(self._finetune, stage, self.output(start.name), seed)
+                        start_run = partial(self._finetune, stage, self.output(start.name), seed, baseline=False)
                         runs.append(self._run_or_resume(_ablation_folder(stage, start, seed), start_run, nullcontext()))
         return results
 
@@ -143,9 +143,10 @@ class StageRunner:
         with about(stage.name):
             return self._finetune(stage, self.output(stage.after), stage.seed, run_folder)
 
-    def _finetune(self, stage: PipelineStage, start: str, seed: int, run_folder: Path) -> dict[str, Any]:
+    def _finetune(self, stage: PipelineStage, start: str, seed: int, run_folder: Path,
+                  baseline: bool = True) -> dict[str, Any]:
         return finetune(stage.task_arguments(), start, run_folder, **stage.budget(), seed=seed,
-                        changes=stage.entry.changes, reading=stage.reading_options, show=self.show)
+                        changes=stage.entry.changes, reading=stage.reading_options, baseline=baseline, show=self.show)
 
     def _extra_text_files(self, stage: PipelineStage) -> list[str]:
         """Write additional text of a stage to files: the texts of a task's examples, and replayed general text."""

@@ -104,10 +104,11 @@ class TaskArguments:
 @accepts_callbacks
 def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs: float | None = None,
              steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None, overwrite: bool = False,
-             device: str | None = None, callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
+             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None,
+             baseline: bool = True, overwrite: bool = False, device: str | None = None,
+             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Fine-tune a model on a task, once or as a sweep (`trials`); returns the object that `--json` prints.
-    `callbacks` receive training events (`stemma.Callback`)."""
+    `baseline`: also fit the linear baseline. `callbacks` receive training events (`stemma.Callback`)."""
     length = TrainingLength(epochs, steps, minutes)
     run = Path(out)
     origin = check_start_and_out(start, run, overwrite)
@@ -130,9 +131,10 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     if model.is_encoder_decoder and task_stack(task_config) == ENCODER:
         recipe = encoder_only_recipe(recipe)
     recipe, budget = length.apply_to(recipe, len(batch_indices(dataset.train, dataset.batch_size, None)), overridden)
-    spec = HeadFinetuneSpec(task_config.kind, task.options() | (trials.options() if trials else {}), list(changes),
+    options = task.options() | (trials.options() if trials else {}) | ({} if baseline else {"no-baseline": True})
+    spec = HeadFinetuneSpec(task_config.kind, options, list(changes),
                             {DEFAULT_TASK_NAME: task_config.to_json()}, vocab_size_for(model), dataset.batch_size,
-                            task.name, asdict(trials) if trials else None)
+                            task.name, asdict(trials) if trials else None, baseline=None if baseline else False)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         save_run_inputs(folder, model, {DEFAULT_TASK_NAME: (task_config, examples)})
         RunConfig(None, [], budget, seed, origin, reading, task=spec.to_json()).write(folder)

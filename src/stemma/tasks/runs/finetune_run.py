@@ -29,6 +29,7 @@ from stemma.tasks.data.examples import Example
 from stemma.tasks.kinds import head_task
 from stemma.tasks.objectives.base import TaskObjective
 from stemma.tasks.objectives.input_encoder import InputEncoder
+from stemma.tasks.runs.baseline_scores import score_baselines
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.compute_metrics import compute_metrics
 from stemma.tasks.runs.dev_score import dev_scorer, model_outputs
@@ -91,6 +92,8 @@ def train_and_score(run: Path, show: bool) -> dict[str, Any]:
         write_model(model, folder)
     examples_seen = result["steps"] / loader.steps_in_epoch() * sum(len(dataset.train) for dataset in datasets)
     result |= {"metrics": metrics, "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
+    if spec.baseline is not False:
+        result |= score_baselines(task_configs, examples, metrics, multitask=spec.kind == MULTITASK)
     return result
 
 

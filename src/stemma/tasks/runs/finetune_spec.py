@@ -47,6 +47,7 @@ class HeadFinetuneSpec(FinetuneSpec):
     stated: list[str] | None = None  # keys set by the plan or the command line
     batches: Mapping[str, int] | None = None  # batches per epoch of each task
     finetune: bool | None = None  # fine-tune each task separately afterwards
+    baseline: bool | None = None  # False: no linear baseline
 
     def parse_task_configs(self) -> dict[str, TaskConfig]:
         return {name: TaskConfig.from_json(stored) for name, stored in self.cards.items()}

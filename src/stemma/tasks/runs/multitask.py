@@ -70,10 +70,11 @@ Splits = dict[str, list[Example]]
 @accepts_callbacks
 def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: float | None = None,
               steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-              reading: TextReadingOptions = TextReadingOptions(), overwrite: bool = False, device: str | None = None,
-              callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
+              reading: TextReadingOptions = TextReadingOptions(), baseline: bool = True, overwrite: bool = False,
+              device: str | None = None, callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Fine-tune a model on all tasks of a plan; returns the object that `--json` prints. The length applies to the
-    joint training and to each separate run. A plan of text-to-text tasks trains generation (`seq2seq.py`)."""
+    joint training and to each separate run. `baseline`: also fit the linear baseline of each task. A plan of
+    text-to-text tasks trains generation (`seq2seq.py`)."""
     task_plan = read_multitask_plan(plan)
     if task_plan.pairs:
         return seq2seq.finetune_seq2seq(start, task_plan.seq2seq_data(), out, epochs=epochs, steps=steps,
@@ -93,10 +94,11 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
                for name, task_config in task_configs.items()}
     recipe, budget = length.apply_to(recipe, sum(batches.values()), overridden)
     stored_configs = {name: task_config.to_json() for name, task_config in task_configs.items()}
-    spec = HeadFinetuneSpec(MULTITASK, {}, list(changes), stored_configs,
+    spec = HeadFinetuneSpec(MULTITASK, {} if baseline else {"no-baseline": True}, list(changes), stored_configs,
                             model.network.vocab_size, batch_size, command=[MULTITASK, str(task_plan.path.absolute())],
                             length={unit: value for unit, value in asdict(length).items() if value is not None},
-                            stated=sorted(overridden), batches=batches, finetune=task_plan.finetune)
+                            stated=sorted(overridden), batches=batches, finetune=task_plan.finetune,
+                            baseline=None if baseline else False)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         save_run_inputs(folder, model, {name: (task_config, examples[name])
                                         for name, task_config in task_configs.items()})
@@ -215,7 +217,7 @@ def _create_single_run(run: Path, name: str, run_folder: Path) -> None:
         recipe = recipe.with_changes({"training.fresh": 0}, ORIGIN)
     assert spec.length is not None and spec.batches is not None and spec.stated is not None
     recipe, budget = TrainingLength(**spec.length).apply_to(recipe, spec.batches[name], spec.stated)
-    single_spec = replace(spec, kind=task_config.kind, cards={name: spec.cards[name]})
+    single_spec = replace(spec, kind=task_config.kind, cards={name: spec.cards[name]}, baseline=False)
     with atomic_folder(run_folder, overwrite=True, checksums=False) as folder:
         shutil.copytree(run / TOKENIZER, folder / TOKENIZER)
         for split in SPLITS:

@@ -27,6 +27,7 @@ from stemma.task_config import TaskConfig, registered_parts
 from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import metrics_for
 from stemma.tasks.runs import finetune_run
+from stemma.tasks.runs.baseline_scores import score_baselines
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.compute_metrics import compute_metrics
 from stemma.tasks.runs.dev_score import model_outputs, selection_score
@@ -132,6 +133,9 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     if spec.trials and spec.trials["ensemble"]:
         result["ensemble"] = score_ensemble(run, task_config, [trial.folder for trial in group if trial.result])
         logger.info(f"ensemble, dev: {_format_metrics(task_config, result['ensemble']['dev'])}")
+    if spec.baseline is not False:
+        examples = {split: read_split(run, split, task_config) for split in finetune_run.SPLITS}
+        result |= score_baselines({task_config.name: task_config}, {task_config.name: examples}, result["metrics"])
     publish_best(run, best.folder, task_config)
     write_object(run / RESULT, result)
     return result
@@ -166,7 +170,7 @@ def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, run_config: RunConfi
 
 def create_run(run: Path, sweep_run: SweepRun, recipe: Recipe, run_config: RunConfig) -> None:
     """Create the run folder of a trial: the same examples with another learning rate or seed."""
-    spec = replace(HeadFinetuneSpec.from_run_config(run_config), trials=None)
+    spec = replace(HeadFinetuneSpec.from_run_config(run_config), trials=None, baseline=False)  # fitted once for all
     task_configs = spec.parse_task_configs().values()
     if sweep_run.folder.parent.is_dir():
         remove_leftovers(sweep_run.folder.parent)
