@@ -4,10 +4,10 @@
 
 LAB is the folder of `stemma ablate benchmarks/learning_fast/KIND_after.toml`; its text, its split and the vocabulary of
 KIND_after are used here. The peer is BertForMaskedLM or GPT2LMHeadModel of 4 x 256 with `Trainer` as its documentation
-shows: rows of 128 tokens without padding, dynamic masks of 15%, fused AdamW, a linear schedule, clipping at 1.0, fp32
-(bf16 with --bf16), both cores. 5e-5 is its default learning rate; its default schedule has no warm-up. As many steps are
-trained as fit the minutes at the speed of the first 20, which are not counted, so that the schedule ends with the budget.
-The score is the lab's: (pseudo-)likelihood of the held-out documents in bits per byte.
+shows: rows of 128 tokens without padding, dynamic masks of 15%, fused AdamW, a linear schedule, clipping at 1.0,
+fp32 (bf16 with --bf16), both cores. 5e-5 is its default learning rate; its default schedule has no warm-up. As many
+steps are trained as fit the minutes at the speed of the first 20, which are not counted, so that the schedule ends with
+the budget. The score is the lab's: (pseudo-)likelihood of the held-out documents in bits per byte.
 """
 
 from __future__ import annotations
