@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,10 +22,11 @@ from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.objectives import build_objectives
 from stemma.recipe_loading import recipe
+from stemma.training.callbacks import StepReport
 from stemma.training.corpus_cache import adopt_tokenizer
 from stemma.training.pretrain import pretrain, resume
 from stemma.training.pretrain_loader import PretrainLoader
-from stemma.training.revisions import list_revisions, parse_word_counts, revision_name
+from stemma.training.revisions import RevisionSaver, list_revisions, parse_word_counts, revision_name
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=24",
          "corpus.sequence_length=32", "training.batch_size=4", "training.warmup_steps=1", "training.validate_every=100",
@@ -73,6 +76,19 @@ def test_they_are_saved_after_the_step_that_reaches_the_number(run, corpus_folde
         name = "embedding.tokens.weight"
         table = next(tensor for key, tensor in saved.items() if key.endswith("wte.weight"))
         assert torch.equal(table, after[name]) and not torch.equal(table, before[name])
+
+
+def test_a_number_is_reached_by_the_step_that_ends_on_it_or_passes_it(tmp_path):
+    def write_model(folder: Path) -> None:
+        saved.setdefault(folder.name, []).append(state.words)
+
+    saved, state = {}, SimpleNamespace(words=0)
+    trainer = SimpleNamespace(state=state, run=tmp_path, method=SimpleNamespace(evaluated_weights=nullcontext))
+    saver = RevisionSaver([1, 10, 11, 25, 31], write_model)
+    for words in (10, 0, 10, 10):
+        state.words += words
+        saver.on_step(trainer, StepReport(None, {}, {}, words))
+    assert saved == {"words-1": [10], "words-10": [10], "words-11": [20], "words-25": [30]}
 
 
 @pytest.mark.parametrize("name", ["t5@tiny", "xlnet@tiny", "mdlm@tiny"])

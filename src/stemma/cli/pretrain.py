@@ -52,8 +52,8 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: 
 
     result = run_pretrain(recipe, corpus, run.out, **vars(budget), **run.options(), init_from=start,
                           changes=changes or (), reading=text.reading(), target=text.target or (),
-                          tensorboard=tensorboard, checkpoint_words=() if checkpoint_words is None else checkpoint_words,
-                          show_progress=sys.stderr.isatty())
+                          tensorboard=tensorboard, show_progress=sys.stderr.isatty(),
+                          checkpoint_words=() if checkpoint_words is None else checkpoint_words)
     finish(result, run.out, json)
 
 
