@@ -115,11 +115,11 @@ def test_an_ngram_model_is_scored_from_its_counts(corpus_folder, data, tmp_path,
 @pytest.mark.parametrize("name", ["gpt2", "modernbert"])
 def test_the_revisions_of_a_run_are_rows_over_the_words_read(name, corpus_folder, data, tmp_path, capsys):
     folder = tmp_path / "run"
-    pretrain(f"{name}@tiny", corpus_folder, folder, steps=4, checkpoint_words="20,200",
-             changes=[*SMALL, *TRAINING, "training.learning_rate=0.02"])
+    words = pretrain(f"{name}@tiny", corpus_folder, folder, steps=4, checkpoint_words="20,200",
+                     changes=[*SMALL, *TRAINING, "training.learning_rate=0.02"])["words"]
     result = json_output(capsys, "pairs", folder, data, "--revisions")
     assert [(row["revision"], row["words"]) for row in result["revisions"]] == \
-        [("words-20", 20), ("words-200", 200), ("model", None)]
+        [("words-20", 20), ("words-200", 200), ("model", words)]
     for row, at in zip(result["revisions"], ("revisions/words-20", "revisions/words-200", "model"), strict=True):
         alone = json_output(capsys, "pairs", folder / at, data)
         assert {key: alone[key] for key in ("accuracy", "interval", "ties", "phenomena", "fields")} == \
@@ -127,8 +127,9 @@ def test_the_revisions_of_a_run_are_rows_over_the_words_read(name, corpus_folder
     assert result["accuracy"] == result["revisions"][-1]["accuracy"]
     assert run("pairs", folder, data, "--revisions") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["words", "accuracy", "95%", "interval", "morphology"]
-    assert [line.split()[0] for line in lines[1:4]] == ["20", "200", "model"]
+    assert lines[0].split() == ["revision", "words", "accuracy", "95%", "interval", "morphology"]
+    assert [line.split()[:2] for line in lines[1:4]] == [["words-20", "20"], ["words-200", "200"],
+                                                         ["model", f"{words:,}"]]
     assert lines[5] == "phenomena of the last row (model):" and lines[6].startswith("phenomenon")
 
 

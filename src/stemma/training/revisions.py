@@ -28,7 +28,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 @dataclass(frozen=True)
 class Revision:
     name: str
-    words: int | None  # words read; None: the model at the end of the run
+    words: int | None  # words read; None: not known
     folder: Path
 
 
