@@ -101,7 +101,7 @@ def test_the_page_is_well_formed_and_loads_nothing(make: Callable[[], dict[str, 
     policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', text)[1])
     assert policy.startswith("default-src 'none'") and policy.endswith(f"script-src 'sha256-{digest}'")
     assert "var(--accent, #0a6ebd)" in text
-    assert not re.search(r"(?<!<)nan(?!chat)", "".join(read.panels.values()).lower())
+    assert not re.search(r"(?<!<)nan(?!ochat)", "".join(read.panels.values()).lower())
 
 
 def test_a_comparison_reports_significant_and_inconclusive_differences(tmp_path: Path):
