@@ -15,6 +15,11 @@ SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.fee
          "corpus.sequence_length=24", "training.batch_size=4", "training.warmup_steps=2", "training.checkpoint_every=1",
          "training.keep_checkpoints=100", "training.log_every=1", "training.validate_every=3"]
 STEPS = 5
+TOGETHER = ["training.ema=0.9", "training.z_loss=1e-3", "training.batch_schedule.start=0.5", "network.activation=relu2",
+            "network.norm.kind=rms", "network.norm.placement=pre", "network.norm.epsilon=1e-6",
+            "network.attention.qk_norm=after", "network.attention.gate=true", "network.mix=true",
+            "network.embedding.logit_softcap=15.0", "network.embedding.tied=false",
+            "training.optimizer={kind='stable_adamw'}"]
 PARTS = {
     "moving average": ("roberta", ["training.ema=0.9"]),
     "moving average, best weights": ("roberta", ["training.ema=0.9", "training.keep_best=true"]),
@@ -28,7 +33,18 @@ PARTS = {
     "gates, learned mix, masked next token": ("gpt-bert", ["objective.masked_lm.sampling_weight=1"]),
     "adaptive masking": ("modernbert", ["objective.masked_lm.adaptive=true",
                                         "objective.masked_lm.adaptive_interval=2"]),
+    "adaptive masking of a generator, within an interval": ("electra", ["objective.masked_lm.adaptive=true",
+                                                                        "objective.masked_lm.adaptive_interval=3"]),
     "masked diffusion": ("mdlm", []),
+    "swiglu, all masks": ("neobert", []),
+    "masked and causal batches, schedules": ("gpt-bert", ["objective.masked_lm.sampling_weight=1",
+                                                          "objective.masked_lm.adaptive=true",
+                                                          "objective.masked_lm.unit=token",
+                                                          "objective.masked_lm.replace_whole_units=false",
+                                                          "objective.masked_lm.adaptive_interval=2"]),
+    "together, masked": ("roberta", TOGETHER),
+    "together, causal": ("gpt2", TOGETHER),
+    "together, encoder-decoder": ("t5", [*TOGETHER, "network.decoder.layers=2", "network.attention.head_width=16"]),
     "embedding learning rate": ("nanochat", ["training.optimizer.embedding_learning_rate=0.3"]),
     "stable adamw": ("modernbert", ["training.optimizer.kind=stable_adamw", "training.learning_rate=1e-3",
                                     "remove=training.optimizer.adamw_learning_rate"]),

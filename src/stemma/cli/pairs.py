@@ -52,10 +52,11 @@ def pairs(model: ModelArgument,
 def _show(result: dict[str, Any]) -> None:
     if "revisions" in result:
         fields = list(result["fields"])
-        print("\n".join(align_columns([("words", "accuracy", "95% interval", *fields), *(
-            (f"{row['words']:,}" if row["words"] is not None else row["revision"], f"{row['accuracy']:.1%}",
+        print("\n".join(align_columns([("revision", "words", "accuracy", "95% interval", *fields), *(
+            (row["revision"], "" if row["words"] is None else f"{row['words']:,}", f"{row['accuracy']:.1%}",
              _interval(row), *(f"{row['fields'][name]['accuracy']:.1%}" for name in fields))
             for row in result["revisions"])])))
+        print(f"\nphenomena of the last row ({result['revisions'][-1]['revision']}):")
     rows: list[tuple[str, ...]] = [("phenomenon", "accuracy", "95% interval", "pairs", "ties")]
     for name, detail in result["details"].items():
         rows.append((name, *_cells(detail)))

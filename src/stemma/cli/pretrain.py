@@ -52,8 +52,8 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: 
 
     result = run_pretrain(recipe, corpus, run.out, **vars(budget), **run.options(), init_from=start,
                           changes=changes or (), reading=text.reading(), target=text.target or (),
-                          tensorboard=tensorboard, checkpoint_words=checkpoint_words or (),
-                          show_progress=sys.stderr.isatty())
+                          tensorboard=tensorboard, show_progress=sys.stderr.isatty(),
+                          checkpoint_words=() if checkpoint_words is None else checkpoint_words)
     finish(result, run.out, json)
 
 
@@ -107,6 +107,9 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
         for task, finetuned in result.get("finetuned", {}).items():
             for name, metrics in finetuned["metrics"].items():
                 print("\n".join(_scores(f"{name}, {task} after its own fine-tuning", metrics)))
+        if revisions := result.get("revisions"):
+            print(f"{pluralize(len(revisions), 'revision')} in {result['run']}/revisions: {', '.join(revisions)} "
+                  f"({result['words']:,} words read in all)")
         print(f"{result['run']}/model is ready: `stemma {_usage_hint(run)}`")
 
     emit(result, as_json, human)

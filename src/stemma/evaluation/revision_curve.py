@@ -12,7 +12,7 @@ from stemma.evaluation.minimal_pairs import MinimalPair, score_pairs
 from stemma.exchange.load import open_model
 from stemma.model import Model
 from stemma.training.revisions import Revision, list_revisions
-from stemma.training.run_folder import MODEL
+from stemma.training.run_folder import MODEL, read_result
 
 
 def score_models(model: Model | str | Path, pairs: Sequence[MinimalPair], scoring: str | None = None,
@@ -30,7 +30,8 @@ def score_models(model: Model | str | Path, pairs: Sequence[MinimalPair], scorin
     if not saved:
         raise UserError(f"{run} has no revisions; `stemma pretrain ... --checkpoint-words 1M,2M` saves some.")
     if (run / MODEL / "config.json").is_file():
-        saved = [*saved, Revision(MODEL, None, run / MODEL)]
+        words = (read_result(run) or {}).get("words")  # none if the run has not stored its result
+        saved = [*saved, Revision(MODEL, words, run / MODEL)]
     on_total(len(saved))
     rows, result = [], dict[str, Any]()
     for revision in saved:

@@ -53,14 +53,17 @@ def blimp_table(experiment: Experiment, cells: list[Cell]) -> BlimpEntry | None:
     if experiment.blimp is None:
         return None
     rows: dict[str, list[dict[str, Any]]] = {}
+    without: dict[str, str] = {}
     for cell in cells:
         stored = pairs_node(cell, experiment.blimp).result() if cell.variant.pretrained else None
         if stored and stored["phenomena"]:
             rows.setdefault(cell.variant.name, []).append(stored)
+        elif stored:
+            without[cell.variant.name] = stored["why"]
     return {"folder": str(Path(experiment.blimp).name),
             "scoring": {name: results[0]["scoring"] for name, results in rows.items()},
             "phenomena": {name: _means(results, "phenomena") for name, results in rows.items()},
-            "fields": {name: _means(results, "fields") for name, results in rows.items()}}
+            "fields": {name: _means(results, "fields") for name, results in rows.items()}, "without": without}
 
 
 def _means(results: list[dict[str, Any]], key: str) -> dict[str, float]:

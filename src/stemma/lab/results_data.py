@@ -142,6 +142,7 @@ class BlimpEntry(TypedDict):
     scoring: dict[str, str]
     phenomena: dict[str, dict[str, float]]
     fields: dict[str, dict[str, float]]
+    without: dict[str, str]  # variants that do not score sentences, with the reason
 
 
 class Results(TypedDict):

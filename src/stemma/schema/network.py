@@ -275,13 +275,14 @@ class NetworkSettings(Settings):
         """Keys that a learned mix of earlier sublayers does not support."""
         present = {"norm.placement": self.norm.placement == "post", "embedding.query": self.embedding.query,
                    "depth.kind": self.one_block is not None or not self.depth.has_blocks}
-        reasons = {"norm.placement": "the sum of earlier sublayers needs norms inside the residual branches: set pre",
+        reasons = {"norm.placement": "the sum of earlier sublayers needs norms inside the residual branches: set "
+                                     "network.norm.placement=pre",
                    "embedding.query": "its query stream has no earlier sublayers: leave it out",
-                   "depth.kind": "needs a layer of its own at each depth: set stacked"}
+                   "depth.kind": "needs a layer of its own at each depth: set network.depth.kind=stacked"}
         for key, there in present.items():
             if there:
                 yield (ConflictKey(key, f"with network.mix: {reasons[key]}"),
-                       ConflictKey("mix", f"does not combine with network.{key} as it is"))
+                       ConflictKey("mix", f"does not combine with this network.{key}: {reasons[key]}"))
 
     def _generator_conflicts(self) -> Iterator[Conflict]:
         """Keys that a network with a generator does not support."""

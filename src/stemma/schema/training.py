@@ -42,6 +42,8 @@ class ScheduleSettings(Settings):
 class MethodSettings(Settings):
     """Base settings of training methods (`training/method.py`)."""
 
+    has_revisions: ClassVar[bool] = True  # whether there is a model to save at numbers of words read
+
     kind: str
 
 

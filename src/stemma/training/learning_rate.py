@@ -49,5 +49,6 @@ class LearningRate:
         shorter = int(steps // 10)
         budget = "this budget" if len(self.phases) == 1 else f"its {fraction:.0%} of this budget"
         logger.warning(f"a warm-up of {pluralize(warmup_steps, 'step')} is most of {budget} "
-                       f"({self.budget.describe()}); {pluralize(shorter, 'step')} are used instead.")
+                       f"({self.budget.describe()}); {pluralize(shorter, 'step')} "
+                       f"{'is' if shorter == 1 else 'are'} used instead.")
         return shorter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from stemma.registry import register
 from stemma.schema.base import Count
@@ -21,6 +21,8 @@ def gradient_descent(settings: MethodSettings, setup: MethodSetup) -> Method:
 
 class KneserNeySettings(MethodSettings):
     """Counting, once through the text, and smoothing of the counts (Chen & Goodman 1998)."""
+
+    has_revisions: ClassVar[bool] = False  # counts become a model at the end
 
     memory: Count = 1024  # megabytes for sorting and merging counts, which are on disk; the finished tables come on top
 

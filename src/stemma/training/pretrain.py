@@ -67,7 +67,11 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
         raise UserError("training.fresh re-initializes the top layers of a model; name the model with --from, or leave "
                         "it out.")
     budget = Budget.from_options(steps, tokens, minutes, resolved_recipe.settings.training.steps)
-    word_counts = parse_word_counts(checkpoint_words) if checkpoint_words else []
+    word_counts = parse_word_counts(checkpoint_words) if checkpoint_words or checkpoint_words == "" else []
+    method = resolved_recipe.settings.training.method
+    if word_counts and method is not None and not method.has_revisions:
+        raise UserError(f"{resolved_recipe.label} has no model before its training ends, so --checkpoint-words cannot "
+                        "save one; leave it out.")
     folder, text = resolve_corpus_argument(_paths(corpus))
     target_files = locate_target(resolved_recipe, folder, text, _paths(target))
     start = None

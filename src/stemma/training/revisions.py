@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 @dataclass(frozen=True)
 class Revision:
     name: str
-    words: int | None  # words read; None: the model at the end of the run
+    words: int | None  # words read; None: not known
     folder: Path
 
 
@@ -36,11 +37,11 @@ def parse_word_counts(text: str | Sequence[int | str]) -> list[int]:
     parts = text.split(",") if isinstance(text, str) else [str(part) for part in text]
     counts, problems = [], []
     for part in filter(None, (part.strip() for part in parts)):
-        match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?)([KMB]?)", part.upper())
-        count = round(float(match[1].replace("_", "")) * UNITS[match[2]]) if match else 0
-        if count < 1:
+        match = re.fullmatch(r"(\d[\d_]{0,17}(?:\.\d{1,9})?)([KMB]?)", part.upper(), re.ASCII)
+        count = Decimal(match[1].replace("_", "")) * UNITS[match[2]] if match else Decimal(0)
+        if count < 1 or count != int(count):
             problems.append((part, "is no number of words; write 500K, 1M or 2000000"))
-        counts.append(count)
+        counts.append(int(count))
     if problems or not counts:
         raise UserError("--checkpoint-words cannot be read; give numbers of words such as 1M,2M,5M", problems)
     return sorted(set(counts))
@@ -49,7 +50,7 @@ def parse_word_counts(text: str | Sequence[int | str]) -> list[int]:
 def revision_name(words: int) -> str:
     """words-1M, words-2.5M, words-500K, words-1234."""
     for unit in ("B", "M", "K"):
-        if words % (UNITS[unit] // 1000) == 0 and words >= UNITS[unit]:
+        if words % (UNITS[unit] // 100) == 0 and words >= UNITS[unit]:  # at most two decimals
             return f"words-{words / UNITS[unit]:.10g}{unit}"
     return f"words-{words}"
 

@@ -55,6 +55,7 @@ class RunNode:
         return read_object_if_exists(self.folder / RESULT_FILE, self.retry_advice)
 
     def finish(self, result: Mapping[str, object]) -> None:
+        make_folder(self.folder)
         write_object(self.folder / RESULT_FILE, dict(result), indent=None)
 
     def failure_reason(self) -> str | None:

@@ -82,14 +82,16 @@ def _cost_cell(cost: Mapping[str, float], key: str) -> Cell:
 def write_minimal_pairs(results: Results, report: ReportWriter) -> None:
     """The accuracy of every variant on each field and phenomenon."""
     blimp = results.get("blimp")
-    if blimp is None or not blimp["phenomena"]:
+    if blimp is None or not (blimp["phenomena"] or blimp["without"]):
         return
     variants = list(blimp["phenomena"])
     kinds = ", ".join(f"{name}: {kind}" for name, kind in blimp["scoring"].items())
     report.tab("Minimal pairs", f"Accuracy on the pairs of {blimp['folder']}: how often the acceptable sentence is "
-               f"more probable. Means over the seeds; chance level 50%, a tie counts as half. Scoring: {kinds}.")
+               "more probable. Means over the seeds; chance level 50%, a tie counts as half."
+               f"{f' Scoring: {kinds}.' if kinds else ''}")
+    report.text(*(f"{name} has no score: {why}" for name, why in blimp["without"].items()))
     for title, table in (("field", blimp["fields"]), ("phenomenon", blimp["phenomena"])):
-        if names := list(table[variants[0]]):
+        if variants and (names := list(table[variants[0]])):
             report.table([title, *variants],
                          [[name, *(NumberCell(f"{table[variant][name]:.1%}", table[variant][name])
                                    for variant in variants)] for name in names], sortable=True)
