@@ -3,6 +3,7 @@ import pytest
 import torch
 from literal.transformer import attention
 
+from stemma.network.attention import self_attention
 from stemma.network.attention.self_attention import attend
 from stemma.visibility import Bidirectional, Causal, CompiledMask, PaddingRule, Prefix, SlidingWindow, Visibility
 
@@ -69,6 +70,36 @@ def test_gradients_agree_with_and_without_fused_attention():
         results.append([leaf.grad for leaf in leaves])
     for first, second in zip(*results, strict=True):
         torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_values_and_gradients_in_bf16_are_close_to_fp32(name):
+    mask, results = RULES[name].compile(LENGTH, LENGTH), []
+    # nothing reads padding
+    seen = TOKEN_MASK[:, None, :, None] if name == "padded" else torch.ones(1, dtype=torch.bool)
+    for bf16 in (False, True):
+        leaves = [tensor.requires_grad_() for tensor in tensors(LENGTH)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            attended = attend(*leaves, mask, 0.0) * seen
+        attended.float().square().sum().backward()
+        results.append([attended.float(), *(leaf.grad for leaf in leaves)])
+    for fp32, bf16 in zip(*results, strict=True):
+        assert (bf16 - fp32).norm() < 0.03 * fp32.norm()
+
+
+@pytest.mark.parametrize(("keys", "trains", "bf16", "fused"), [
+    (8, True, True, False), (8, True, False, True), (8, False, True, True), (9, True, True, True)])
+def test_training_on_short_sequences_in_bf16_avoids_the_fused_kernel(keys, trains, bf16, fused, monkeypatch):
+    calls = []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(self_attention, "MAX_EXPLICIT_KEYS", 8)
+    monkeypatch.setattr(self_attention.functional, "scaled_dot_product_attention",
+                        lambda *arguments, **options: calls.append(1) or kernel(*arguments, **options))
+    query, key, value = tensors(keys)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        attend(query.requires_grad_(trains), key, value, CompiledMask(), 0.0)
+    assert bool(calls) is fused
+
 
 
 def test_an_all_true_mask_equals_no_mask():
