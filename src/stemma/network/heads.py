@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,14 @@ class ScoringHead(Protocol):
     def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
         """(N, width), (N,) -> the sum of the losses divided by `denominator`. `smoothing`: probability mass spread
         uniformly over all classes (label smoothing)."""
+
+
+@runtime_checkable
+class LabelScoringHead(Protocol):
+    """A head that gives the probability of one token without computing those of all others."""
+
+    def label_scores(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """(N, width), (N,) -> (N,) log-probabilities"""
 
 
 class LMHead(TensorModule):

@@ -7,6 +7,7 @@ arrays: an n-gram of k tokens is found by the row of its first k - 1 tokens and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -33,7 +34,7 @@ class NgramTable(TensorModule):
             if length > 1:
                 self.register_buffer(f"keys_{length}", torch.zeros(0, dtype=torch.int64))
             rows = vocab_size if length == 1 else 0  # before anything is counted, the uniform distribution
-            self.register_buffer(f"log_probs_{length}", torch.full((rows,), -float(torch.tensor(vocab_size).log())))
+            self.register_buffer(f"log_probs_{length}", torch.full((rows,), -math.log(vocab_size)))
             if length < order:
                 self.register_buffer(f"backoffs_{length}", torch.zeros(rows))
 
