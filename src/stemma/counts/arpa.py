@@ -12,8 +12,8 @@
 documents. `<unk>` is the unknown token. A probability of -99 is zero.
 
 A token may hold white space, which separates the tokens of a line, and it may be spelled like one of the three special
-words. Such characters are written as `\\u{...}` with their hexadecimal number. No two tokens get the same spelling, so a
-file is read with the spellings of a vocabulary.
+words. Such characters are written as `\\u{...}` with their hexadecimal number. No two tokens get the same spelling, so
+a file is read with the spellings of a vocabulary.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def write_arpa(tables: NgramTables, tokens: Sequence[str], end_id: int, unknown_
 
 def _write_lines(file: IO[str], logs: Logs, words: Sequence[str], weights: Logs | None) -> None:
     ends: Iterable[str] = repeat("") if weights is None else map(_weight, weights.tolist())
-    file.writelines(f"{_number(log)}\t{word}{end}\n" for log, word, end in zip(logs.tolist(), words, ends, strict=False))
+    rows = zip(logs.tolist(), words, ends, strict=False)
+    file.writelines(f"{_number(log)}\t{word}{end}\n" for log, word, end in rows)
 
 
 def _number(value: float) -> str:

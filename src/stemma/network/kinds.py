@@ -146,6 +146,10 @@ def recurrent(network: NetworkSettings, part: NetworkPart) -> Stack:
 
 
 MAX_NGRAM_ORDER = 6
+# Keys that describe vectors: a body of counts has none.
+COUNTING_UNUSED = ("network.width", "network.*dropout", "network.activation", "network.bias", "network.norm.*",
+                   "network.initialization.*", "network.embedding.*", "network.head.*", "network.transition",
+                   "network.mix", "network.sharing")
 
 
 class NgramBodySettings(BodySettings):
@@ -159,6 +163,7 @@ class NgramBodySettings(BodySettings):
     supports: ClassVar[frozenset[str]] = frozenset({"causal", "cache"})
     size_keys: ClassVar[tuple[str, ...]] = ("order",)
     causal_only: ClassVar[bool] = True
+    unused_keys: ClassVar[tuple[str, ...]] = COUNTING_UNUSED
     counts: ClassVar[bool] = True
 
 

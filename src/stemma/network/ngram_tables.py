@@ -93,13 +93,14 @@ class NgramTable(TensorModule):
         """(N, order - 1) contexts, (N,) tokens -> (N,) natural log-probabilities."""
         scores = self._buffer("log_probs", 1)[tokens]
         for length, row in enumerate(self.context_rows(contexts), 1):
-            known = row >= 0
-            backed_off = scores + torch.where(known, self._buffer("backoffs", length)[row.clamp(min=0)], 0.0)
-            ngram = self.find(length + 1, row, tokens)
-            log_probs = self._buffer("log_probs", length + 1)
-            scores = backed_off if not len(log_probs) else torch.where(ngram >= 0, log_probs[ngram.clamp(min=0)],
-                                                                       backed_off)
+            backed_off = scores + self._values("backoffs", length, row, torch.zeros_like(scores))
+            scores = self._values("log_probs", length + 1, self.find(length + 1, row, tokens), backed_off)
         return scores
+
+    def _values(self, name: str, length: int, rows: Tensor, default: Tensor) -> Tensor:
+        """The values of these rows, or `default` where a row is NOTHING."""
+        values = self._buffer(name, length)
+        return torch.where(rows >= 0, values[rows.clamp(min=0)], default) if len(values) else default
 
     def distributions(self, contexts: Tensor) -> Tensor:
         """(N, order - 1) -> (N, vocabulary) natural log-probabilities of every token."""

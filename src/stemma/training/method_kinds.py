@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from stemma.registry import register
 from stemma.schema.base import Count
@@ -19,8 +19,17 @@ def gradient_descent(settings: MethodSettings, setup: MethodSetup) -> Method:
     return GradientDescent(setup)
 
 
+# Keys that describe gradient descent.
+NO_GRADIENTS = ("training.learning_rate", "training.warmup*", "training.optimizer.*", "training.schedule.*",
+                "training.clip_norm", "training.z_loss", "training.ema", "training.batch_schedule.*",
+                "training.micro_batch_size", "training.spike_factor", "training.layer_decay*",
+                "training.frozen", "training.unfreeze", "training.fresh")
+
+
 class KneserNeySettings(MethodSettings):
     """Counting, once through the text, and smoothing of the counts (Chen & Goodman 1998)."""
+
+    unused_keys: ClassVar[tuple[str, ...]] = NO_GRADIENTS
 
     memory: Count = 1024  # megabytes for sorting and merging counts, which are on disk; the finished tables come on top
 
