@@ -26,16 +26,25 @@ NO_GRADIENTS = ("training.learning_rate", "training.warmup*", "training.optimize
                 "training.frozen", "training.unfreeze", "training.fresh")
 
 
-class KneserNeySettings(MethodSettings):
-    """Counting, once through the text, and smoothing of the counts (Chen & Goodman 1998)."""
+class CountingSettings(MethodSettings):
+    """Counting, once through the text."""
 
     unused_keys: ClassVar[tuple[str, ...]] = NO_GRADIENTS
 
     memory: Count = 1024  # megabytes for sorting and merging counts, which are on disk; the finished tables come on top
 
 
-@register("method", "kneser_ney", KneserNeySettings)
-def kneser_ney(settings: KneserNeySettings, setup: MethodSetup) -> Method:
+@register("method", "kneser_ney", CountingSettings)
+def kneser_ney(settings: CountingSettings, setup: MethodSetup) -> Method:
+    """The next token, with modified Kneser-Ney smoothing (Chen & Goodman 1998)."""
     from stemma.training.count_ngrams import CountNgrams
 
     return CountNgrams(settings, setup)
+
+
+@register("method", "neighbor_counts", CountingSettings)
+def neighbor_counts(settings: CountingSettings, setup: MethodSetup) -> Method:
+    """A token between its neighbours."""
+    from stemma.training.count_neighbors import CountNeighbors
+
+    return CountNeighbors(settings, setup)
