@@ -74,7 +74,8 @@ def _relative(contexts: Integers, counts: Counts) -> NDArray[np.float32]:
     if not len(starts):
         return np.zeros(0, np.float32)
     totals = np.repeat(np.add.reduceat(counts, starts), np.diff(np.append(starts, len(counts))))
-    return (counts / totals).astype(np.float32)
+    probabilities: NDArray[np.float32] = (counts / totals).astype(np.float32)
+    return probabilities
 
 
 def fit_mixture(levels: Floats) -> Floats:

@@ -3,6 +3,8 @@ in their context (`counts/neighbors.py` counts them)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -30,8 +32,8 @@ class NeighborTable(CountTable):
 
     def assign(self, tables: NeighborTables, weights: NDArray[np.float64], context_ids: NDArray[np.bool_]) -> None:
         """Replace all counts."""
-        new = {"unigram": tables.unigram, "weights": weights.astype(np.float32),
-               "context_ids": context_ids.astype(np.float32)}
+        new: dict[str, NDArray[Any]] = {"unigram": tables.unigram, "weights": weights.astype(np.float32),
+                                        "context_ids": context_ids.astype(np.float32)}
         for level in self.levels:
             new |= {f"keys_{level}": tables.keys[level], f"probabilities_{level}": tables.probabilities[level]}
         device = self._buffer("unigram").device

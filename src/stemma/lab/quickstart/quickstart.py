@@ -2,8 +2,8 @@
 
 It has four stages, each complete on disk before the next: the text; tokenizer and corpus; an ordinary pre-training run
 (`stemma fill` and `stemma resume` work on it); and the evaluation on held-out text. The last two are an experiment of
-the lab (`finetune_comparison.py`); the counting models are runs of the recipe two-sided-ngram. A state file lists the finished stages, so an
-interrupted quickstart resumes.
+the lab (`finetune_comparison.py`). The counting models are runs of the recipe two-sided-ngram. A state file lists the
+finished stages, so an interrupted quickstart resumes.
 """
 
 from __future__ import annotations
