@@ -27,7 +27,7 @@ from stemma.network.linear_cross_entropy import (
     linear_cross_entropy_and_sample,
 )
 from stemma.network.module import TensorModule
-from stemma.network.ngram_tables import CountHead, CountTable
+from stemma.network.ngram_tables import CountHead, CountingTable
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 from stemma.schema.network_tables import Activation, HeadSettings
@@ -42,7 +42,7 @@ class LMHeadSpec:
     bias: bool = True
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
-        if isinstance(embedding.tokens, CountTable):
+        if isinstance(embedding.tokens, CountingTable):
             return CountHead(embedding.tokens)
         if isinstance(embedding.tokens, AdaptiveInput):
             return AdaptiveSoftmaxHead(embedding.tokens, settings)

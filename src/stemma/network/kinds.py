@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # recipes are checked without importing torch
 
     from stemma.network.body import Body
     from stemma.network.module import TensorModule
-    from stemma.network.ngram_tables import CountTable
+    from stemma.network.ngram_tables import CountingTable
     from stemma.network.stack import Stack
     from stemma.schema.network import NetworkSettings
     from stemma.schema.network_tables import NormSettings
@@ -160,7 +160,7 @@ class CountingBodySettings(BodySettings):
     unused_keys: ClassVar[tuple[str, ...]] = COUNTING_UNUSED
     counts: ClassVar[bool] = True
 
-    def build_table(self, vocab_size: int) -> CountTable:
+    def build_table(self, vocab_size: int) -> CountingTable:
         """The tables, empty."""
         raise NotImplementedError
 
@@ -176,7 +176,7 @@ class NgramBodySettings(CountingBodySettings):
     size_keys: ClassVar[tuple[str, ...]] = ("order",)
     causal_only: ClassVar[bool] = True
 
-    def build_table(self, vocab_size: int) -> CountTable:
+    def build_table(self, vocab_size: int) -> CountingTable:
         from stemma.network.ngram_tables import NgramTable
 
         return NgramTable(vocab_size, self.order)
@@ -198,7 +198,7 @@ class NeighborBodySettings(CountingBodySettings):
 
     size_keys: ClassVar[tuple[str, ...]] = ("neighbors",)
 
-    def build_table(self, vocab_size: int) -> CountTable:
+    def build_table(self, vocab_size: int) -> CountingTable:
         from stemma.network.neighbor_tables import NeighborTable
 
         return NeighborTable(vocab_size, self.neighbors)

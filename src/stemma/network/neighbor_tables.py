@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from stemma.counts.neighbors import LEVELS, NeighborTables
 from stemma.network.body import Body, StackInput, StackOutput
-from stemma.network.ngram_tables import NOTHING, CountTable
+from stemma.network.ngram_tables import NOTHING, CountingTable
 
 
-class NeighborTable(CountTable):
+class NeighborTable(CountingTable):
     """The frequencies of all levels and the weights of their mixture."""
 
     context_width = 2

@@ -25,7 +25,7 @@ DENSE_BLOCK = 1 << 22  # probabilities of whole vocabularies that are computed a
 NOTHING = -1  # a context or an n-gram that is not in a table
 
 
-class CountTable(TensorModule, ABC):
+class CountingTable(TensorModule, ABC):
     """What is counted, as buffers, and the "embedding" of a token: its number. The head shares it."""
 
     context_width: int  # numbers of a hidden state that are the context
@@ -53,7 +53,7 @@ class CountTable(TensorModule, ABC):
                 self.register_buffer(name, buffer.new_zeros(*shapes[name]))
 
 
-class NgramTable(CountTable):
+class NgramTable(CountingTable):
     """The tables of all orders."""
 
     def __init__(self, vocab_size: int, order: int):
@@ -143,7 +143,7 @@ class NgramTable(CountTable):
 class CountHead(TensorModule):
     """Language-modeling head over the tables."""
 
-    def __init__(self, table: CountTable):
+    def __init__(self, table: CountingTable):
         super().__init__()
         self.tokens = table  # shared with the embedding, where it is stored
 
@@ -196,7 +196,7 @@ class NgramBody(Body):
 def resize_buffers(network: nn.Module, shapes: Mapping[str, Sequence[int]]) -> None:
     """Make room for saved buffers whose size depends on the text they were counted in."""
     for name, module in network.named_modules():
-        if isinstance(module, CountTable):
+        if isinstance(module, CountingTable):
             prefix = f"{name}."
             module.resize_buffers({key.removeprefix(prefix): shape for key, shape in shapes.items()
                                    if key.startswith(prefix)})
