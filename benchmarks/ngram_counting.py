@@ -4,8 +4,8 @@
 
 First, token ids for as many megabytes of text (4.7 bytes each) are counted on disk within a memory limit, in a process
 of its own that reports its peak memory. The ids are Zipfian and independent: they have more different n-grams than
-text, so text takes less time and memory. Then both sides count a smaller number of the same ids and score 10,000 held-out
-ones, in alternating rounds: Stemma, and nltk.lm (KneserNeyInterpolated, one fixed discount, in memory).
+text, so text takes less time and memory. Then both sides count fewer of these ids and score held-out ones (nltk 50, Stemma
+10,000), in alternating rounds: Stemma, and nltk.lm (KneserNeyInterpolated, one fixed discount, in memory).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main() -> None:
     command = [sys.executable, __file__, "--child", "--megabytes", str(options.megabytes), "--order",
                str(options.order), "--memory", str(options.memory)]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(f"{options.megabytes:g} MB of text, {result['tokens']:,} tokens, order {options.order}, {options.memory} MB for "
-          "sorting")
+    print(f"{options.megabytes:g} MB of text, {result['tokens']:,} tokens, order {options.order}, {options.memory} MB "
+          "for sorting")
     print(f"  counting {result['counting']:.0f} s, merging {result['merging']:.0f} s, smoothing "
           f"{result['smoothing']:.0f} s: {result['tokens'] / result['seconds']:,.0f} tokens/s")
     print(f"  peak memory {result['counting_peak']:,.0f} MiB when merged, {result['peak']:,.0f} MiB at the end; "

@@ -35,9 +35,10 @@ _HOMES = {
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
 __all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
-           "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill", "finetune", "generate", "inspect", "load",
-           "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
-           "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
+           "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill", "finetune",
+           "generate", "inspect", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict",
+           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "stream", "train_tokenizer",
+           "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model

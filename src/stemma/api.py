@@ -186,7 +186,8 @@ def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | No
     return score_models(model, read_pairs(path, limit), scoring, revisions)
 
 
-def export(model: _model.Model | str | Path, format: str, out: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
+def export(model: _model.Model | str | Path, format: str, out: str | Path, *,
+           overwrite: bool = False) -> dict[str, Any]:
     """Write a model in a format of other programs: what `stemma export --json` prints.
 
         stemma.export("run", "arpa", "lm.arpa")

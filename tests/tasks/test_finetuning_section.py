@@ -87,7 +87,7 @@ def without_section(text):
 # --- what recipes say
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", [name for name in recipe_names() if not recipe(name).settings.network.depth.counts])
 def test_every_recipe_is_fine_tuned_as_its_paper_does(name):
     kind, rate, width, epochs, warmup, clip, decay = PUBLISHED[name]
     chosen = recipe(name)
