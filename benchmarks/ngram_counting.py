@@ -4,8 +4,8 @@
 
 First, token ids for as many megabytes of text (4.7 bytes each) are counted on disk within a memory limit, in a process
 of its own that reports its peak memory. The ids are Zipfian and independent: they have more different n-grams than
-text, so text takes less time and memory. Then both sides count fewer of these ids and score held-out ones (nltk 50, Stemma
-10,000), in alternating rounds: Stemma, and nltk.lm (KneserNeyInterpolated, one fixed discount, in memory).
+text, so text takes less time and memory. Then both sides count fewer of these ids and score held-out ones (nltk 50,
+Stemma 10,000), in alternating rounds: Stemma, and nltk.lm (KneserNeyInterpolated, one fixed discount, in memory).
 """
 
 from __future__ import annotations
