@@ -24,6 +24,7 @@ API = {
     "Recipes": ["recipe", "Recipe", "tree", "diff", "use_plugin"],
     "Text": ["clean", "overlap", "train_tokenizer", "build_corpus", "annotate", "inspect"],
     "Training": ["pretrain", "resume", "finetune", "multitask", "pipeline", "average", "Callback"],
+    "Other programs": ["export", "convert"],
     "Inference and evaluation": ["fill", "generate", "stream", "translate", "embed", "predict", "evaluate",
                                  "perplexity", "pairs", "cloze", "prompt"],
     "Experiments": ["compare", "ablate", "quickstart"],

@@ -29,23 +29,25 @@ _HOMES = {
     "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
     "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
     "predict": "stemma.api", "evaluate": "stemma.api", "perplexity": "stemma.api", "cloze": "stemma.api",
-    "prompt": "stemma.api", "pairs": "stemma.api",
+    "prompt": "stemma.api", "pairs": "stemma.api", "export": "stemma.api", "convert": "stemma.exchange.export",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
 __all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
-           "clean", "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
-           "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
-           "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
+           "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill", "finetune",
+           "generate", "inspect", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict",
+           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "stream", "train_tokenizer",
+           "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model
-    from stemma.api import build, cloze, embed, evaluate, finetune, load, pairs, perplexity, predict, prompt
+    from stemma.api import build, cloze, embed, evaluate, export, finetune, load, pairs, perplexity, predict, prompt
     from stemma.corpus.annotate import annotate
     from stemma.corpus.build import build_corpus
     from stemma.corpus.overlap import overlap
     from stemma.errors import UserError
+    from stemma.exchange.export import convert
     from stemma.exchange.save import save
     from stemma.generation.fill import fill
     from stemma.generation.generate import generate, stream

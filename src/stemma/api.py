@@ -187,6 +187,17 @@ def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | No
     return score_models(model, read_pairs(path, limit), scoring, revisions)
 
 
+def export(model: _model.Model | str | Path, format: str, out: str | Path, *,
+           overwrite: bool = False) -> dict[str, Any]:
+    """Write a model in a format of other programs: what `stemma export --json` prints.
+
+        stemma.export("run", "arpa", "lm.arpa")
+    """
+    from stemma.exchange.export import export
+
+    return export(as_model(model), format, out, overwrite)
+
+
 def prompt(model: _model.Model | str | Path, template: str | Path, data: str | Path, *,
            examples: str | Path | None = None, **options: Any) -> dict[str, Any]:
     """Classify, choose or answer by prompting: what `stemma prompt --json` prints, and the predictions.

@@ -88,6 +88,12 @@ class Model:
         return Stream(input_ids=input_ids, attention_mask=visibility, position_ids=position_ids,
                       segment_ids=token_type_ids, inputs=extra_inputs).to(self.device)
 
+    def require_hidden_states(self, purpose: str) -> None:
+        """Refuse a model of counts, which has no vectors and no weights that gradients could change."""
+        if self.recipe.settings.network.depth.counts:
+            raise UserError(f"{self.recipe.label} is a table of counts: it has no vectors and no weights, so it cannot "
+                            f"{purpose}. Use a network, such as gpt2@tiny or bert@tiny.")
+
     def _check_input_ids(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
         """Refuse ids that would be an index error inside the network."""
         settings = self.recipe.settings.network

@@ -7,8 +7,9 @@ value. A child recipe, a size and command-line changes are all layers, merged on
 from __future__ import annotations
 
 import copy
+import fnmatch
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,7 +101,12 @@ class Recipe:
         tokenizer = layer.get("tokenizer")
         if isinstance(tokenizer, dict) and "vocab_size" in tokenizer and self.settings.tokenizer.fit_to_text:
             tokenizer.setdefault("fit_to_text", False)  # a size that the user states holds
-        return self._with_layer(layer, COMMAND_LINE, problems) if layer or problems else self
+        if not layer and not problems:
+            return self
+        changed = self._with_layer(layer, COMMAND_LINE, problems)
+        if unused := list(_unused_changes(changed.settings, flatten(rename_keys(layer)[0]))):
+            raise_problems(f"{self.label} with your changes", unused)
+        return changed
 
     def _with_layer(self, layer: dict[str, Any], origin: str, problems: list[Problem]) -> Recipe:
         layer, old_keys = rename_keys(layer)
@@ -172,6 +178,14 @@ def list_recipes() -> list[RecipeInfo]:
     infos = [RecipeInfo(file.path.stem, _base_name(file.top.parent), file.top.year, file.top.title or file.path.stem,
                         file.top.summary or "", path) for file, path in [*files, *user_files]]
     return sorted(infos, key=lambda info: (info.year or 9999, info.name))
+
+
+def _unused_changes(settings: RecipeSettings, changes: Mapping[str, Any]) -> Iterator[Problem]:
+    """Changes that have no effect with the body or the training method of the recipe."""
+    for part in (settings.network.depth, settings.training.method_settings):
+        for key, value in changes.items():
+            if any(fnmatch.fnmatchcase(key, pattern) for pattern in part.unused_keys):
+                yield Problem(key, value, f"has no effect with {part.kind}; leave it out")
 
 
 def _base_name(parent: str | None) -> str | None:

@@ -19,6 +19,7 @@ from stemma import plugins
 from stemma.cli import (
     clean,
     compare_ablate,
+    export,
     fill_embed,
     generate,
     multitask,
@@ -115,6 +116,7 @@ translate.register(app)
 zero_shot.register(app)
 pairs.register(app)
 predict.register(app)
+export.register(app)
 clean.register(app)
 add_common_options(app)
 

@@ -17,7 +17,7 @@ from stemma.errors import UserError
 from stemma.evaluation.lm_scorer import LMScorer, ScoringWindow
 from stemma.model import Model
 from stemma.network.cache import KVCache
-from stemma.network.heads import ScoringHead
+from stemma.network.heads import LabelScoringHead, ScoringHead
 from stemma.network.linear_cross_entropy import BLOCK_LOGITS
 
 BATCH_TOKENS = 4096  # per forward pass; more is no faster on a CPU
@@ -135,11 +135,14 @@ def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def log_probabilities(head: ScoringHead, hidden: Tensor, labels: Tensor, vocab_size: int,
-                      excluded: int | None = None) -> tuple[Tensor, Tensor]:
+                      excluded: int | None = None, with_greedy: bool = True) -> tuple[Tensor, Tensor]:
     """(N, width), (N,) -> (N,) log-probability of each label, (N,) whether it is the most probable token. `excluded`: a
-    token that is never predicted."""
+    token that is never predicted. Without `with_greedy` the second result is all False, and a head that knows the
+    probability of a token without those of the others (counts) is asked for it alone."""
+    greedy = torch.zeros(len(labels), dtype=torch.bool, device=hidden.device)
+    if not with_greedy and excluded is None and isinstance(head, LabelScoringHead):
+        return head.label_scores(hidden, labels), greedy
     values = torch.empty(len(labels), device=hidden.device)
-    greedy = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
     rows = max(1, BLOCK_LOGITS // vocab_size)
     for start in range(0, len(labels), rows):
         logits = head(hidden[start:start + rows]).float()
@@ -163,14 +166,15 @@ def _score_texts(scorer: LMScorer, texts: Sequence[np.ndarray]) -> Iterator[tupl
         windows += text_windows
     pending: dict[int, np.ndarray] = {}  # windows are computed by length and yielded in order
     next_window = 0
-    for index, values, _ in score_windows(scorer, windows):
+    for index, values, _ in score_windows(scorer, windows, with_greedy=False):
         pending[index] = values.cpu().numpy()
         while next_window in pending:
             yield text_indices[next_window], pending.pop(next_window)
             next_window += 1
 
 
-def score_windows(scorer: LMScorer, windows: Sequence[ScoringWindow]) -> Iterator[tuple[int, Tensor, Tensor]]:
+def score_windows(scorer: LMScorer, windows: Sequence[ScoringWindow],
+                  with_greedy: bool = True) -> Iterator[tuple[int, Tensor, Tensor]]:
     """(window index, log-probabilities, is greedy) of the targets of each window; batches have similar lengths."""
     order = sorted(range(len(windows)), key=lambda index: (-len(windows[index].tokens), index))
     start = 0
@@ -183,7 +187,7 @@ def score_windows(scorer: LMScorer, windows: Sequence[ScoringWindow]) -> Iterato
         counts = [window.num_targets for window in batch]
         ends = [len(window.tokens) - 1 for window in batch]
         starts = [end - count for end, count in zip(ends, counts, strict=True)]
-        values, greedy = _score_positions(scorer, ids, starts, ends, cache)
+        values, greedy = _score_positions(scorer, ids, starts, ends, cache, with_greedy)
         yield from zip(order[start:stop], torch.split(values, counts), torch.split(greedy, counts), strict=True)
         start = stop
 
@@ -205,7 +209,7 @@ def _score_segments(scorer: LMScorer, texts: Sequence[np.ndarray]) -> Iterator[t
             batch = unfinished
             rows = [texts[index][start:start + scorer.length + 1] for index in batch]
             counts = [len(row) - 1 for row in rows]
-            values, _ = _score_positions(scorer, scorer.pad(rows), [0] * len(rows), counts, cache)
+            values, _ = _score_positions(scorer, scorer.pad(rows), [0] * len(rows), counts, cache, with_greedy=False)
             for index, row_values in zip(batch, torch.split(values, counts), strict=True):
                 yield index, row_values.cpu().numpy()
 
@@ -244,10 +248,11 @@ def _equal_length_batches(groups: Sequence[_ContextGroup]) -> Iterator[list[_Con
 
 
 def _score_positions(scorer: LMScorer, ids: Tensor, starts: Sequence[int], ends: Sequence[int],
-                     cache: KVCache | None) -> tuple[Tensor, Tensor]:
+                     cache: KVCache | None, with_greedy: bool = True) -> tuple[Tensor, Tensor]:
     """Score the tokens after position `start` up to position `end` of each row; rows are concatenated."""
     positions = torch.arange(1, ids.shape[1], device=ids.device)
     first, last = (torch.tensor(bounds, device=ids.device)[:, None] for bounds in (starts, ends))
     target_mask = (positions > first) & (positions <= last)
     hidden = scorer.target_states(ids, target_mask, cache)
-    return log_probabilities(scorer.model.lm_head(), hidden, ids[:, 1:][target_mask], scorer.network.vocab_size)
+    return log_probabilities(scorer.model.lm_head(), hidden, ids[:, 1:][target_mask], scorer.network.vocab_size,
+                             with_greedy=with_greedy)

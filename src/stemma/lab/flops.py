@@ -35,6 +35,9 @@ class StepCost:
 def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     """The mean cost over a run, with its own batches and a temporary network. STEPS_PER_KIND steps of each kind are
     counted and weighted by how frequent the kind is."""
+    if recipe.settings.network.depth.counts:  # no matrix product: counting sorts and adds
+        training = recipe.settings.training
+        return StepCost(0.0, float(training.batch_size * recipe.settings.corpus.sequence_length), 0)
     torch.manual_seed(0)
     network, device = build_network(recipe), choose_device()
     objectives = build_objectives(recipe)

@@ -36,7 +36,7 @@ class VariantCosts:
                 if is_parallel(variant.recipe):
                     raise UserError("reads pairs of texts; the lab compares recipes that read running text")
                 check_requirements(self.resolved_recipe(variant), self.corpus(variant))
-                problems += [(variant.name, problem) for problem in self._warmup_problem(variant)]
+                problems += [(variant.name, problem) for problem in self._budget_problem(variant)]
             except UserError as error:
                 reasons = [error.message, *(f"{location}: {problem}" for location, problem in error.problems)]
                 problems.append((variant.name, "; ".join(reasons)))
@@ -44,7 +44,9 @@ class VariantCosts:
             raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} before anything is trained",
                             problems)
 
-    def _warmup_problem(self, variant: Variant) -> list[str]:
+    def _budget_problem(self, variant: Variant) -> list[str]:
+        if self.budget.unit == "flops" and variant.recipe.settings.network.depth.counts:
+            return ["counts and has no FLOPs to spend; give a budget in tokens or minutes"]
         steps, warmup_steps = self.steps(variant.recipe), variant.recipe.settings.training.warmup_steps
         if steps is None or warmup_steps <= steps / 2:
             return []

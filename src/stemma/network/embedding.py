@@ -16,7 +16,7 @@ from stemma.network.initialization import Linear, default_initializer
 from stemma.network.inputs_outputs import Stream
 from stemma.network.kinds import build_norm
 from stemma.network.module import TensorModule
-from stemma.network.ngram_tables import NgramTable
+from stemma.network.ngram_tables import CountingTable
 from stemma.network.position_kinds import build_position_scheme
 from stemma.schema.network import TEXT_INPUTS, TOKENS, NetworkSettings
 from stemma.schema.parts import InputSettings, NetworkPart
@@ -28,7 +28,7 @@ class InputEmbedding(TensorModule):
     `shared`: a decoder uses the encoder's token embedding, with its own positions and norm. With `share_all`, only the
     projection to the stack's width is new (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
 
-    tokens: AdaptiveInput | NgramTable | nn.Embedding
+    tokens: AdaptiveInput | CountingTable | nn.Embedding
     segments: nn.Embedding | None
     tasks: nn.Embedding | None
 

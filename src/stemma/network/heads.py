@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from stemma.network.linear_cross_entropy import (
     linear_cross_entropy_and_sample,
 )
 from stemma.network.module import TensorModule
-from stemma.network.ngram_tables import NgramHead, NgramTable
+from stemma.network.ngram_tables import CountHead, CountingTable
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 from stemma.schema.network_tables import Activation, HeadSettings
@@ -42,8 +42,8 @@ class LMHeadSpec:
     bias: bool = True
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
-        if isinstance(embedding.tokens, NgramTable):
-            return NgramHead(embedding.tokens)
+        if isinstance(embedding.tokens, CountingTable):
+            return CountHead(embedding.tokens)
         if isinstance(embedding.tokens, AdaptiveInput):
             return AdaptiveSoftmaxHead(embedding.tokens, settings)
         return LMHead(self, settings, embedding)
@@ -95,6 +95,14 @@ class ScoringHead(Protocol):
     def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
         """(N, width), (N,) -> the sum of the losses divided by `denominator`. `smoothing`: probability mass spread
         uniformly over all classes (label smoothing)."""
+
+
+@runtime_checkable
+class LabelScoringHead(Protocol):
+    """A head that gives the probability of one token without computing those of all others."""
+
+    def label_scores(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """(N, width), (N,) -> (N,) log-probabilities"""
 
 
 class LMHead(TensorModule):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # recipes are checked without importing torch
 
     from stemma.network.body import Body
     from stemma.network.module import TensorModule
+    from stemma.network.ngram_tables import CountingTable
     from stemma.network.stack import Stack
     from stemma.schema.network import NetworkSettings
     from stemma.schema.network_tables import NormSettings
@@ -146,20 +147,39 @@ def recurrent(network: NetworkSettings, part: NetworkPart) -> Stack:
 
 
 MAX_NGRAM_ORDER = 6
+# Keys that describe vectors: a body of counts has none.
+COUNTING_UNUSED = ("network.width", "network.*dropout", "network.activation", "network.bias", "network.norm.*",
+                   "network.initialization.*", "network.embedding.*", "network.head.*", "network.transition",
+                   "network.mix", "network.sharing")
 
 
-class NgramBodySettings(BodySettings):
-    """The context itself: the last `order` - 1 tokens, which the head looks up in tables of counts."""
+class CountingBodySettings(BodySettings):
+    """A body without vectors. Its hidden states are token ids, which the head looks up in tables of counts."""
+
+    required_keys: ClassVar[frozenset[str]] = frozenset()
+    unused_keys: ClassVar[tuple[str, ...]] = COUNTING_UNUSED
+    counts: ClassVar[bool] = True
+
+    def build_table(self, vocab_size: int) -> CountingTable:
+        """The tables, empty."""
+        raise NotImplementedError
+
+
+class NgramBodySettings(CountingBodySettings):
+    """The context itself: the last `order` - 1 tokens."""
 
     kind: Literal["ngram"]
     order: Annotated[int, constraint(lambda order: 1 <= order <= MAX_NGRAM_ORDER,
                                      f"must lie between 1 and {MAX_NGRAM_ORDER}")] = 5  # tokens of the longest n-gram
 
-    required_keys: ClassVar[frozenset[str]] = frozenset()
     supports: ClassVar[frozenset[str]] = frozenset({"causal", "cache"})
     size_keys: ClassVar[tuple[str, ...]] = ("order",)
     causal_only: ClassVar[bool] = True
-    counts: ClassVar[bool] = True
+
+    def build_table(self, vocab_size: int) -> CountingTable:
+        from stemma.network.ngram_tables import NgramTable
+
+        return NgramTable(vocab_size, self.order)
 
 
 @register("body", "ngram", NgramBodySettings)
@@ -168,3 +188,25 @@ def ngram(network: NetworkSettings, part: NetworkPart) -> Body:
     from stemma.network.ngram_tables import NgramBody
 
     return NgramBody(network, part)
+
+
+class NeighborBodySettings(CountingBodySettings):
+    """The neighbours of each token."""
+
+    kind: Literal["neighbors"]
+    neighbors: Literal["both", "left", "none"] = "both"  # the context of a token
+
+    size_keys: ClassVar[tuple[str, ...]] = ("neighbors",)
+
+    def build_table(self, vocab_size: int) -> CountingTable:
+        from stemma.network.neighbor_tables import NeighborTable
+
+        return NeighborTable(vocab_size, self.neighbors)
+
+
+@register("body", "neighbors", NeighborBodySettings)
+def neighbors(network: NetworkSettings, part: NetworkPart) -> Body:
+    """Two-sided counts."""
+    from stemma.network.neighbor_tables import NeighborBody
+
+    return NeighborBody()

@@ -8,6 +8,7 @@ arrays: an n-gram of k tokens is found by the row of its first k - 1 tokens and 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -24,12 +25,40 @@ DENSE_BLOCK = 1 << 22  # probabilities of whole vocabularies that are computed a
 NOTHING = -1  # a context or an n-gram that is not in a table
 
 
-class NgramTable(TensorModule):
-    """The tables of all orders, and the "embedding" of a token: its number. The head shares it."""
+class CountingTable(TensorModule, ABC):
+    """What is counted, as buffers, and the "embedding" of a token: its number. The head shares it."""
+
+    context_width: int  # numbers of a hidden state that are the context
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = vocab_size, 1
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, L) -> (B, L, 1)"""
+        return ids[..., None].float()
+
+    @abstractmethod
+    def score(self, contexts: Tensor, tokens: Tensor) -> Tensor:
+        """(N, context width), (N,) tokens -> (N,) natural log-probabilities."""
+
+    @abstractmethod
+    def distributions(self, contexts: Tensor) -> Tensor:
+        """(N, context width) -> (N, vocabulary) natural log-probabilities of every token."""
+
+    def resize_buffers(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Make room for saved tables of these shapes; names as in `named_buffers` of this module."""
+        for name, buffer in list(self.named_buffers()):
+            if name in shapes and len(shapes[name]) == 1:
+                self.register_buffer(name, buffer.new_zeros(*shapes[name]))
+
+
+class NgramTable(CountingTable):
+    """The tables of all orders."""
 
     def __init__(self, vocab_size: int, order: int):
-        super().__init__()
-        self.num_embeddings, self.embedding_dim, self.order = vocab_size, 1, order
+        super().__init__(vocab_size)
+        self.order, self.context_width = order, order - 1
         for length in range(1, order + 1):
             if length > 1:
                 self.register_buffer(f"keys_{length}", torch.zeros(0, dtype=torch.int64))
@@ -37,10 +66,6 @@ class NgramTable(TensorModule):
             self.register_buffer(f"log_probs_{length}", torch.full((rows,), -math.log(vocab_size)))
             if length < order:
                 self.register_buffer(f"backoffs_{length}", torch.zeros(rows))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) -> (B, L, 1)"""
-        return ids[..., None].float()
 
     def assign(self, tables: NgramTables) -> None:
         """Replace all tables."""
@@ -58,12 +83,6 @@ class NgramTable(TensorModule):
         return NgramTables(self.num_embeddings, [self._buffer("keys", n).cpu().numpy() for n in lengths if n > 1],
                            [self._buffer("log_probs", n).cpu().numpy() for n in lengths],
                            [self._buffer("backoffs", n).cpu().numpy() for n in lengths if n < self.order])
-
-    def resize_buffers(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Make room for saved tables of these shapes; names as in `named_buffers` of this module."""
-        for name, buffer in list(self.named_buffers()):
-            if name in shapes and len(shapes[name]) == 1:
-                self.register_buffer(name, buffer.new_zeros(*shapes[name]))
 
     def _buffer(self, name: str, length: int) -> Tensor:
         buffer: Tensor = getattr(self, f"{name}_{length}")
@@ -93,13 +112,14 @@ class NgramTable(TensorModule):
         """(N, order - 1) contexts, (N,) tokens -> (N,) natural log-probabilities."""
         scores = self._buffer("log_probs", 1)[tokens]
         for length, row in enumerate(self.context_rows(contexts), 1):
-            known = row >= 0
-            backed_off = scores + torch.where(known, self._buffer("backoffs", length)[row.clamp(min=0)], 0.0)
-            ngram = self.find(length + 1, row, tokens)
-            log_probs = self._buffer("log_probs", length + 1)
-            scores = backed_off if not len(log_probs) else torch.where(ngram >= 0, log_probs[ngram.clamp(min=0)],
-                                                                       backed_off)
+            backed_off = scores + self._values("backoffs", length, row, torch.zeros_like(scores))
+            scores = self._values("log_probs", length + 1, self.find(length + 1, row, tokens), backed_off)
         return scores
+
+    def _values(self, name: str, length: int, rows: Tensor, default: Tensor) -> Tensor:
+        """The values of these rows, or `default` where a row is NOTHING."""
+        values = self._buffer(name, length)
+        return torch.where(rows >= 0, values[rows.clamp(min=0)], default) if len(values) else default
 
     def distributions(self, contexts: Tensor) -> Tensor:
         """(N, order - 1) -> (N, vocabulary) natural log-probabilities of every token."""
@@ -120,10 +140,10 @@ class NgramTable(TensorModule):
         return scores
 
 
-class NgramHead(TensorModule):
+class CountHead(TensorModule):
     """Language-modeling head over the tables."""
 
-    def __init__(self, table: NgramTable):
+    def __init__(self, table: CountingTable):
         super().__init__()
         self.tokens = table  # shared with the embedding, where it is stored
 
@@ -145,7 +165,7 @@ class NgramHead(TensorModule):
         return self.tokens.score(self._contexts(hidden), labels)
 
     def _contexts(self, hidden: Tensor) -> Tensor:
-        return hidden.reshape(-1, hidden.shape[-1])[:, : self.tokens.order - 1].round().long()
+        return hidden.reshape(-1, hidden.shape[-1])[:, : self.tokens.context_width].round().long()
 
 
 class NgramBody(Body):
@@ -176,7 +196,7 @@ class NgramBody(Body):
 def resize_buffers(network: nn.Module, shapes: Mapping[str, Sequence[int]]) -> None:
     """Make room for saved buffers whose size depends on the text they were counted in."""
     for name, module in network.named_modules():
-        if isinstance(module, NgramTable):
+        if isinstance(module, CountingTable):
             prefix = f"{name}."
             module.resize_buffers({key.removeprefix(prefix): shape for key, shape in shapes.items()
                                    if key.startswith(prefix)})

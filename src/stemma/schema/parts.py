@@ -177,6 +177,7 @@ class BodySettings(Settings):
     has_blocks: ClassVar[bool] = False  # one block per layer, stored as blocks.0, blocks.1, ...
     shares_one_block: ClassVar[bool] = False  # all layers share one block, so layers cannot be treated differently
     adds_positions: ClassVar[bool] = False  # the body adds positions; the embedding does not
+    unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
     sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 

@@ -46,6 +46,8 @@ class MethodSettings(Settings):
 
     kind: str
 
+    unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
+
 
 class CallbackSettings(Settings):
     """Base settings of callbacks (`training/callbacks.py`)."""

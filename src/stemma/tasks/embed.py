@@ -28,6 +28,7 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     extra inputs, an array per text with a row per token, special tokens included."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
+    model.require_hidden_states("embed texts")
     tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
     limit = corpus.sequence_length  # longer positions were never trained

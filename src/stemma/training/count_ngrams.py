@@ -1,14 +1,15 @@
-"""Training of an n-gram model: count the training text once, then smooth the counts (`counts/kneser_ney.py`).
+"""Training by counting: count the n-grams of the training text once, then make a model of the counts.
 
 A step counts a part of the text into a sorted run on disk, in `counts/` of the run folder. A run that is there is not
-counted again, so a killed run goes on where it was. Validation and the end of training merge the runs and put
-the smoothed tables into the network.
+counted again, so a killed run goes on where it was. Validation and the end of training merge the runs and put the
+tables into the network.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
+from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,10 @@ from stemma.network.inputs_outputs import Stream
 from stemma.network.ngram_tables import NgramTable
 from stemma.objectives.base import LM_HEAD
 from stemma.objectives.batch import Batch, Target
+from stemma.text.tokenizer import Tokenizer
 from stemma.training.loader import BatchLoader, PreparedBatch
 from stemma.training.method import Method, MethodSetup, MethodState, StepMetrics
-from stemma.training.method_kinds import KneserNeySettings
+from stemma.training.method_kinds import CountingSettings
 from stemma.training.pretrain_loader import PretrainLoader
 from stemma.training.train_state import TrainState
 from stemma.visibility import Causal
@@ -36,31 +38,22 @@ FOLDER = "counts"
 LOSS_TOKENS = 65_536  # tokens of the last part whose loss is the training loss
 
 
-class CountNgrams(Method):
-    def __init__(self, settings: KneserNeySettings, setup: MethodSetup):
+class CountingMethod(Method):
+    """Counts n-grams of the training text in parts, and makes a model of the merged counts."""
+
+    def __init__(self, settings: CountingSettings, setup: MethodSetup, order: int):
+        """`order`: tokens of an n-gram."""
         super().__init__(setup)
-        recipe, table, loader = setup.settings, self.network.embedding.tokens, setup.loader
-        if not isinstance(table, NgramTable):
-            raise UserError("training.method.kind=kneser_ney counts n-grams, and this network has no tables for them; "
-                            "set network.depth.kind=ngram, or start from the recipe ngram.")
+        recipe, loader = setup.settings, setup.loader
         if not isinstance(loader, PretrainLoader) or setup.run is None:
-            raise UserError("an n-gram model counts a text and has no weights to fine-tune; fine-tune a recipe of the "
-                            "Transformer family (such as gpt2@tiny), or compare this one with `stemma perplexity`.")
-        objectives = list(recipe.objective.values())
-        if len(objectives) != 1 or objectives[0].kind != "causal_lm" or \
-                getattr(objectives[0], "direction", "forward") != "forward" or \
-                getattr(objectives[0], "scored", "all") != "all":
-            raise UserError("training.method.kind=kneser_ney counts which token comes next in running text; its only "
-                            "objective is objective.causal_lm, forward, with every token scored.")
-        end = loader.corpus.tokenizer.document_separator_id(recipe.corpus.boundary)
-        if end is None:
-            raise UserError("an n-gram model needs a token that ends a document, and this vocabulary has none; train "
-                            "a tokenizer with `stemma tokenizer train --for ngram`.")
-        self.loader, self.table, self.folder = loader, table, setup.run / FOLDER
+            raise UserError(f"training.method.kind={settings.kind} counts a text and has no weights to fine-tune; "
+                            "fine-tune a network, such as gpt2@tiny.")
+        self.loader, self.folder = loader, setup.run / FOLDER
         self.memory = settings.memory * 2**20
-        self.packer = NgramPacker(table.order, table.num_embeddings)
+        self.packer = NgramPacker(order, self.network.vocab_size)
         self.stream = DocumentStream(loader.training.document_ranges,
-                                     lambda offsets: loader.corpus.values_at("tokens", offsets), end)
+                                     lambda offsets: loader.corpus.values_at("tokens", offsets),
+                                     self.document_end(loader.corpus.tokenizer, recipe.corpus.boundary))
         wanted = recipe.training.batch_size * recipe.corpus.sequence_length
         self.part_places = int(max(1, min(wanted, self.memory // (2 * sorting_bytes(self.packer.num_words)))))
         self.parts: list[tuple[int, int]] = []  # the places of the text that are counted, one for each run on disk
@@ -78,22 +71,30 @@ class CountNgrams(Method):
         self.parts = [(start, stop) for start, stop in state.values["parts"]]
         self.estimated = state.values["estimated"]
 
+    @abstractmethod
+    def document_end(self, tokenizer: Tokenizer, boundary: str) -> int:
+        """The token that stands before and after each document."""
+
+    @abstractmethod
+    def estimate(self, runs: list[Path]) -> None:
+        """Put the model of the counts in these runs into the network."""
+
+    @abstractmethod
+    def make_batch(self, start: int, stop: int) -> Batch:
+        """These places of the text as one row."""
+
     # ---- counting ----
+
+    def part_end(self, start: int) -> int:
+        """The end of the part that begins at this place."""
+        return min(self.stream.num_places, start + self.part_places)
 
     def next_batch(self, loader: BatchLoader, state: TrainState, length: int, progress: float) -> PreparedBatch:
         """The next part of the text as one row."""
-        stop = min(self.stream.num_places, self.counted + self.part_places)
+        stop = self.part_end(self.counted)
         if self.setup.budget.unit == "tokens":
             stop = min(stop, self.counted + max(2, int(self.setup.budget.amount) - state.tokens))
-        return PreparedBatch(tuple(loader.objectives), self._batch(self.counted, stop), {}, FOLDER)
-
-    def _batch(self, start: int, stop: int) -> Batch:
-        tokens, depth = self.stream.read(start, stop)
-        ids = torch.from_numpy(tokens[None])
-        index = torch.from_numpy(np.flatnonzero(depth[1:] > 0))
-        target = Target(index, ids[0, 1:][index], max(1.0, len(index)), len(tokens))
-        return Batch({"encoder": Stream(ids, Causal())}, {LM_HEAD: target}, num_tokens=int((depth > 0).sum()),
-                     num_rows=1)
+        return PreparedBatch(tuple(loader.objectives), self.make_batch(self.counted, stop), {}, FOLDER)
 
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
         input_ids = prepared.batch.streams["encoder"].input_ids
@@ -119,27 +120,67 @@ class CountNgrams(Method):
         if self.estimated == self.counted:
             return
         runs = [self._count(start, stop) for start, stop in self.parts]  # those deleted by hand are counted again
-        merged = self.folder / f"merged-{self.counted:015d}.npy"
+        self.estimate(runs)
+        self.estimated = self.counted
+        self._set_loss(state)
+
+    def merge(self, runs: list[Path]) -> MergedNgrams:
+        """The counts of these runs in one file; other merged files are deleted."""
+        merged = self.folder / f"merged-{len(runs):09d}-{self.counted:015d}.npy"
         for older in self.folder.glob("merged-*.npy"):
             if older != merged:
                 older.unlink()
-        tables, discounts = estimate(MergedNgrams.merge(runs, merged, self.memory), self.packer)
-        self.table.assign(tables)
-        self.estimated = self.counted
-        _warn_about_discounts(discounts)
-        self._set_loss(state)
+        return MergedNgrams.merge(runs, merged, self.memory)
 
     @torch.no_grad()
     def _set_loss(self, state: TrainState) -> None:
         """The training loss, which a step of counting cannot know: of the last part of the text."""
         start, stop = self.parts[-1]
-        batch = self._batch(start, min(stop, start + LOSS_TOKENS)).to(next(self.table.buffers()).device)
+        batch = self.make_batch(start, min(stop, start + LOSS_TOKENS)).to(self.forward_backward.device)
         losses = self.forward_backward.compute_losses(tuple(self.loader.objectives), batch, None).losses
         state.losses = {name: float(loss) for name, loss in losses.items()}
         state.loss = sum(state.losses.values())
 
     def remove_files(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class CountNgrams(CountingMethod):
+    """Modified Kneser-Ney smoothing."""
+
+    def __init__(self, settings: CountingSettings, setup: MethodSetup):
+        table = setup.network.embedding.tokens
+        if not isinstance(table, NgramTable):
+            raise UserError("training.method.kind=kneser_ney counts n-grams, and this network has no tables for them; "
+                            "set network.depth.kind=ngram, or start from the recipe ngram.")
+        super().__init__(settings, setup, table.order)
+        self.table = table
+        objectives = list(setup.settings.objective.values())
+        if len(objectives) != 1 or objectives[0].kind != "causal_lm" or \
+                getattr(objectives[0], "direction", "forward") != "forward" or \
+                getattr(objectives[0], "scored", "all") != "all":
+            raise UserError("training.method.kind=kneser_ney counts which token comes next in running text; its only "
+                            "objective is objective.causal_lm, forward, with every token scored.")
+
+    def document_end(self, tokenizer: Tokenizer, boundary: str) -> int:
+        end = tokenizer.document_separator_id(boundary)
+        if end is None:
+            raise UserError("an n-gram model needs a token that ends a document, and this vocabulary has none; train "
+                            "a tokenizer with `stemma tokenizer train --for ngram`.")
+        return end
+
+    def make_batch(self, start: int, stop: int) -> Batch:
+        tokens, depth = self.stream.read(start, stop)
+        ids = torch.from_numpy(tokens[None])
+        index = torch.from_numpy(np.flatnonzero(depth[1:] > 0))
+        target = Target(index, ids[0, 1:][index], max(1.0, len(index)), len(tokens))
+        return Batch({"encoder": Stream(ids, Causal())}, {LM_HEAD: target}, num_tokens=int((depth > 0).sum()),
+                     num_rows=1)
+
+    def estimate(self, runs: list[Path]) -> None:
+        tables, discounts = estimate(self.merge(runs), self.packer)
+        self.table.assign(tables)
+        _warn_about_discounts(discounts)
 
 
 def _warn_about_discounts(discounts: list[Discounts]) -> None:

@@ -28,6 +28,7 @@ def init_from_model(model_path: str, recipe: Recipe, corpus: Corpus) -> tuple[Re
         raise UserError(f"{model_path} and the corpus have different vocabularies ({model_tokenizer.vocab_size:,} and "
                         f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
                         f"{resolve_model_folder(model_path)}`.")
+    model.require_hidden_states("start another run; count its text together with the new text instead")
     vocab_size = model.network.vocab_size
     if model_tokenizer is not None and vocab_size > model_tokenizer.vocab_size:  # many releases have unused rows
         recipe = recipe.with_changes({"tokenizer.vocab_size": vocab_size}, Path(model_path).name)

@@ -96,7 +96,8 @@ def _score(scorer: LMScorer, texts: Sequence[str], on_progress: OnProgress) -> n
     scored = [number for number, window in enumerate(windows) if window.num_targets > 0]
     new_values: dict[int, np.ndarray] = {}
     with torch.inference_mode():
-        for number, losses, _ in score_windows(scorer, [windows[number] for number in scored]):
+        for number, losses, _ in score_windows(scorer, [windows[number] for number in scored],
+                                               with_greedy=False):
             new_values[scored[number]] = losses.double().cpu().numpy()
             on_progress(1)
     previous = np.zeros(0)

@@ -81,7 +81,8 @@ def pseudo_log_likelihoods(model: Model, rows: Sequence[SentenceRow], target_sta
                 batch_ids = ids[at]
                 labels = batch_ids.gather(1, columns[:, None])[:, 0]
                 batch = MaskedBatch(batch_ids, segments[at], columns, labels, text_index, start)
-                log_p, _ = log_probabilities(head, target_states(batch), labels, vocab_size, excluded)
+                log_p, _ = log_probabilities(head, target_states(batch), labels, vocab_size, excluded,
+                                             with_greedy=False)
                 values[part] = log_p.cpu().numpy()
                 on_progress(_num_finished(sentence, first, part.stop))
             scores[indices] = np.bincount(sentence, values, minlength=len(indices))

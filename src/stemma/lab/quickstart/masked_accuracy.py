@@ -1,9 +1,10 @@
-"""Masked-token accuracy and loss on held-out text: of the model, and of n-gram baselines at the same positions."""
+"""Masked-token accuracy and loss on held-out text: of the model, and of counting models at the same positions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ from stemma.corpus.packers import Packer
 from stemma.corpus.row_template import RowTemplate
 from stemma.corpus.sampler import RowSampler
 from stemma.corpus.subset import train_validation_split
+from stemma.exchange.load import load
 from stemma.generation.fill import fill
-from stemma.lab.quickstart.baselines import BigramBaseline, TwoSidedBaseline, UnigramBaseline
 from stemma.model import Model
 from stemma.objectives import build_objectives
 from stemma.objectives.masked_lm import LM_HEAD_NAME
 from stemma.objectives.masking import choose_tokens
 from stemma.recipe_loading import Recipe
+from stemma.training.pretrain import pretrain
 from stemma.training.pretrain_loader import PretrainLoader
 
-BASELINES = {"unigram": UnigramBaseline, "bigram": BigramBaseline, "two-sided": TwoSidedBaseline}
+BASELINES = {"unigram": "unigram", "bigram": "left", "two-sided": "both"}  # sizes of the recipe two-sided-ngram
 MASKING_RATE = 0.15  # BERT's
 MAX_ROWS = 1024  # of held-out text: enough for three digits
 BATCH_ROWS = 64
@@ -37,7 +39,6 @@ class MaskedRows:
     input_ids: np.ndarray  # before masking
     lengths: np.ndarray
     targets: np.ndarray
-    masked: np.ndarray  # targets and special tokens: the baselines do not use them as context
 
 
 def mask_held_out(corpus: Corpus, recipe: Recipe, seed: int) -> MaskedRows:
@@ -49,16 +50,22 @@ def mask_held_out(corpus: Corpus, recipe: Recipe, seed: int) -> MaskedRows:
     pieces = RowSampler(subset, Packer(settings.packing, template), seed).first_rows(MAX_ROWS)
     draft = Draft(subset, pieces, template)
     targets = choose_tokens(draft, MASKING_RATE, np.random.default_rng(seed))
-    return MaskedRows(draft.input_ids, draft.lengths, targets, targets | ~draft.is_text)
+    return MaskedRows(draft.input_ids, draft.lengths, targets)
 
 
-def baseline_scores(corpus: Corpus, masked_rows: MaskedRows) -> dict[str, dict[str, float]]:
-    """Accuracy and loss of the baselines, fitted to the training corpus."""
-    ids = corpus.values_between("tokens", 0, corpus.num_tokens)
-    baselines = {name: kind.fit(ids, corpus.tokenizer.vocab_size) for name, kind in BASELINES.items()}
-    return {name: {"accuracy": baseline.accuracy(masked_rows.input_ids, masked_rows.masked, masked_rows.targets),
-                   "loss": baseline.loss(masked_rows.input_ids, masked_rows.masked, masked_rows.targets)}
-            for name, baseline in baselines.items()}
+def count_baselines(corpus: Path, folder: Path) -> dict[str, Model]:
+    """Models of the recipe two-sided-ngram, counted in the training text of this corpus: runs in this folder."""
+    models = {}
+    for name, size in BASELINES.items():
+        if not (folder / name / "result.json").is_file():
+            pretrain(f"two-sided-ngram@{size}", corpus, folder / name, overwrite=True)
+        models[name] = load(folder / name)
+    return models
+
+
+def baseline_scores(models: Mapping[str, Model], masked_rows: MaskedRows) -> dict[str, dict[str, float]]:
+    """Accuracy and loss of the baselines."""
+    return {name: model_scores(model, masked_rows) for name, model in models.items()}
 
 
 @torch.inference_mode()
@@ -81,34 +88,29 @@ def model_scores(model: Model, masked_rows: MaskedRows) -> dict[str, float]:
     return {"accuracy": correct / count, "loss": total_loss / count}
 
 
-def validation_baselines(recipe: Recipe, corpus: Corpus, seed: int) -> dict[str, float]:
+@torch.inference_mode()
+def validation_baselines(models: Mapping[str, Model], recipe: Recipe, corpus: Corpus, seed: int) -> dict[str, float]:
     """The loss of the baselines at the targets of the run's validation batches, for its learning curve."""
     loader = PretrainLoader(recipe, corpus, build_objectives(recipe), seed)
     try:
         batches = loader.validation_batches(recipe.settings.corpus.sequence_length)
-        ids = np.concatenate([corpus.values_between("tokens", start, stop)
-                              for start, stop in loader.training.document_ranges])
     finally:
         loader.close()
-    special = corpus.tokenizer.special_ids
+    mask_id = corpus.tokenizer.special_id("mask")
     shift = max((task.target_shift for task in recipe.settings.objective.values()), default=0)
-    losses: dict[str, list[tuple[float, int]]] = {name: [] for name in BASELINES}
-    fitted = {name: kind.fit(ids, corpus.tokenizer.vocab_size) for name, kind in BASELINES.items()}
+    losses: dict[str, list[tuple[float, int]]] = {name: [] for name in models}
     for _, batch in batches:
         if batch.streams["encoder"].attention_mask.causal:
             continue
         target = batch.token_targets[LM_HEAD_NAME]
-        positions = target.index.numpy() + shift
         input_ids = batch.streams["encoder"].input_ids
         assert input_ids is not None
-        rows = input_ids.numpy().copy()
-        rows.reshape(-1)[positions] = target.labels.numpy()
-        scored = np.zeros(rows.shape, dtype=bool)
-        scored.reshape(-1)[positions] = True
-        masked = scored | np.isin(rows, special)
-        for name, baseline in fitted.items():
-            losses[name].append((baseline.loss(rows, masked, scored), int(scored.sum())))
-    return {name: sum(loss * count for loss, count in parts) / sum(count for _, count in parts)
+        positions = target.index + shift
+        ids = input_ids.flatten().index_fill(0, positions, mask_id).view_as(input_ids)
+        for name, model in models.items():
+            hidden = model.hidden(ids).flatten(0, 1)[positions]
+            losses[name].append((float(model.lm_head().loss(hidden, target.labels, 1.0)), len(positions)))
+    return {name: sum(loss for loss, _ in parts) / sum(count for _, count in parts)
             for name, parts in losses.items() if parts}
 
 

@@ -2,8 +2,8 @@
 
 It has four stages, each complete on disk before the next: the text; tokenizer and corpus; an ordinary pre-training run
 (`stemma fill` and `stemma resume` work on it); and the evaluation on held-out text. The last two are an experiment of
-the lab (`finetune_comparison.py`); the n-gram baselines are added here. A state file lists the finished stages, so an
-interrupted quickstart resumes.
+the lab (`finetune_comparison.py`). The counting models are runs of the recipe two-sided-ngram. A state file lists the
+finished stages, so an interrupted quickstart resumes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 STATE, RESULT, REPORT = "quickstart.json", "result.json", "report.html"
 TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "tokenizer", "corpus", "run", "task"
+BASELINES = "baselines"  # counting models of the same text
 LAB = "lab"  # the experiment, its cells and its results
 HELD_OUT_FRACTION = 0.1
 RECIPE = "modernbert@tiny"
@@ -248,9 +249,11 @@ def _evaluate(folder: Path, stages: StageState, show: bool, say: Callable[[str],
         with silenced():
             build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), held_out_corpus, sentences="line")
         rows = masked_accuracy.mask_held_out(Corpus.open(held_out_corpus), model.recipe, config.seed)
-    masked = masked_accuracy.baseline_scores(corpus, rows) | {"model": masked_accuracy.model_scores(model, rows)}
+    with silenced():
+        baselines = masked_accuracy.count_baselines(folder / CORPUS, folder / BASELINES)
+    masked = masked_accuracy.baseline_scores(baselines, rows) | {"model": masked_accuracy.model_scores(model, rows)}
     return {"places": int(rows.targets.sum()), "masked": masked,
-            "curve_baselines": masked_accuracy.validation_baselines(model.recipe, corpus, config.seed),
+            "curve_baselines": masked_accuracy.validation_baselines(baselines, model.recipe, corpus, config.seed),
             "probe": {"kind": PROBE, "strength": CORRUPTED_WORDS,
                       "settings": asdict(finetune_comparison.ProbeTraining()),
                       **finetune_comparison.classifier_accuracies(lab, probes, say),

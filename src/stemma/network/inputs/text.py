@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from stemma.network.kinds import NgramBodySettings
+from stemma.network.kinds import CountingBodySettings
 from stemma.registry import register
 from stemma.schema.base import Count
 from stemma.schema.parts import InputSettings
@@ -29,10 +29,8 @@ def tokens(settings: TokenSettings, network: NetworkSettings, width: int, vocab_
     from stemma.network.adaptive import AdaptiveInput
     from stemma.network.initialization import Initializer, LookupEmbedding, default_initializer
 
-    if isinstance(network.depth, NgramBodySettings):
-        from stemma.network.ngram_tables import NgramTable
-
-        return NgramTable(vocab_size, network.depth.order)
+    if isinstance(network.depth, CountingBodySettings):
+        return network.depth.build_table(vocab_size)
     if network.embedding.cutoffs:
         return AdaptiveInput(vocab_size, width, network)
     default, std = default_initializer(network), network.initialization.embedding_std

@@ -114,6 +114,7 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     origin = check_start_and_out(start, run, overwrite)
     examples = read_splits(task, reading)
     model = open_model(start)
+    model.require_hidden_states("be fine-tuned")
     if task.features and task.style == "gpt":
         raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
     gpt_format = not task.features and uses_gpt_format(model, task.kind, task.style)

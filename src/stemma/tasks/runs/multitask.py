@@ -86,6 +86,7 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
     origin = check_start_and_out(start, run, overwrite)
     examples = _read_all(task_plan, reading)
     model = open_model(start)
+    model.require_hidden_states("be fine-tuned")
     recipe = _multitask_recipe(model, task_plan, changes)
     overridden = {*flatten(parse_changes(changes)[0]), *flatten({"training": task_plan.training})}
     task_configs = _task_configs(task_plan, examples, model, recipe)

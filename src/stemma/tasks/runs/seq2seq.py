@@ -84,6 +84,7 @@ def finetune_seq2seq(start: str | Path, data: Seq2SeqData, out: str | Path, *, e
     TranslationOptions(beams=beams)
     _scores([""], [[""]])  # a missing library is reported before training
     model = open_model(start)
+    model.require_hidden_states("be fine-tuned")
     with_section, other_changes = with_finetuning_choices(model.recipe, changes)
     recipe = seq2seq_recipe(replace(model, recipe=with_section), data.mixture)
     recipe = recipe.with_changes({"training": data.training}, data.origin) if data.training else recipe
