@@ -165,7 +165,7 @@ def pretrained(tmp_path_factory, sets):
     folder = tmp_path_factory.mktemp("pretrained")
     text = "\n".join(json.loads(line)["text"] for line in sets["train"].read_text().splitlines())
     (folder / "text.txt").write_text(text + "\n")
-    small = [*toy_tasks.SMALL, "corpus.sequence_length=48", "tokenizer.vocab_size=120", "training.threads=1"]
+    small = [*toy_tasks.SMALL, "corpus.sequence_length=48", "tokenizer.vocab_size=300", "training.threads=1"]
     result = pretrain("modernbert@tiny", folder / "text.txt", folder / "run", steps=4, changes=small,
                       reading=stemma.training.run_folder.TextReadingOptions(documents="line"))
     return folder, result

@@ -142,9 +142,14 @@ def read_search(run: Path) -> dict[str, Any] | None:
     return read_verified_object(file, "bring it back, or start the fine-tune again in another folder.")
 
 
+def search_steps(run_steps: float) -> int:
+    """Steps of the test of a run of this length."""
+    return int(min(MAX_STEPS, max(MIN_STEPS, run_steps)))
+
+
 def _search(recipe: Recipe, run_steps: float, open_trainer: Callable[[], Trainer]) -> dict[str, Any]:
     default = recipe.settings.training.learning_rate
-    steps = int(min(MAX_STEPS, max(MIN_STEPS, run_steps)))
+    steps = search_steps(run_steps)
     logger.info(f"looking for the learning rate: at most {steps} steps, from {scientific(LOWEST * default)} to "
                 f"{scientific(HIGHEST * default)}")
     trainer = open_trainer()
