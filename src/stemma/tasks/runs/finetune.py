@@ -50,6 +50,7 @@ from stemma.tasks.runs.find_rate import check_one_rate
 from stemma.tasks.runs.finetune_defaults import (
     StartModel,
     apply_defaults,
+    log_defaults,
     record_json,
     stated_keys,
     uses_layer_decay,
@@ -150,6 +151,7 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
         save_run_inputs(folder, model, {DEFAULT_TASK_NAME: (task_config, examples)})
         RunConfig(None, [], budget, seed, origin, reading, task=spec.to_json()).write(folder)
         write_file(folder / RECIPE, recipe.to_toml(registered_parts([task_config])))
+    log_defaults(defaults)
     with lock_new_run(run):
         return run_sweep(run, show) if trials else run_to_end(run, show)
 

@@ -121,9 +121,13 @@ def apply_defaults(recipe: Recipe, start: StartModel, length: TrainingLength, st
     values = {key: value for key, value in values.items() if key not in stated}
     if not values:
         return recipe, budget, None
-    reason = f"{start.describe()}, {pluralize(examples, 'example')}"
-    logger.info(f"{describe_values(values)}: {reason}")
-    return recipe, budget, {**values, "reason": reason}
+    return recipe, budget, {**values, "reason": f"{start.describe()}, {pluralize(examples, 'example')}"}
+
+
+def log_defaults(defaults: Mapping[str, Any] | None) -> None:
+    """Say what was chosen and why; once all problems are reported."""
+    if defaults is not None:
+        logger.info(f"{describe_values(defaults)}: {defaults['reason']}")
 
 
 def record_json(model: Model) -> dict[str, Any] | None:

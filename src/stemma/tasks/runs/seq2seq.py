@@ -53,6 +53,7 @@ from stemma.tasks.runs.find_rate import find_rate as search_rate
 from stemma.tasks.runs.finetune_defaults import (
     StartModel,
     apply_defaults,
+    log_defaults,
     record_json,
     stated_keys,
     uses_layer_decay,
@@ -132,6 +133,7 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and write the result."""
     found = search_rate(run, lambda: open_run(run, False).trainer)
     training = open_run(run, show)
+    log_defaults(Seq2SeqFinetuneSpec.from_run_config(training.config).defaults)
     model, result = training.save(training.trainer.train())
     result |= score_seq2seq(run, training.config, model, result) | ({"learning_rate_search": found} if found else {})
     write_object(run / RESULT, result)
