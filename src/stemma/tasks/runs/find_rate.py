@@ -37,7 +37,9 @@ logger = logging.getLogger(__name__)
 FILE = "learning_rate_search.json"
 ORIGIN = "range test"  # origin of the learning rate in the recipe
 MAX_STEPS, MIN_STEPS = 100, 20  # of the test; never more than the run has, if that has at least MIN_STEPS
-LOWEST, HIGHEST = 1 / 50, 50.0  # rates to try, relative to the default
+# Rates to try, relative to the default. Above ten times the default, a test that reads few examples several times only
+# finds the rate that memorizes them fastest.
+LOWEST, HIGHEST = 1 / 50, 10.0
 WIDTH = 0.15  # of the smoothing of the curve: standard deviation in powers of ten of the rate
 DIVERGED = 1.5  # the test ends when the running mean of the loss is above this multiple of its start
 MIN_DROP = 0.02  # fraction of the first loss by which the smoothed loss must fall
