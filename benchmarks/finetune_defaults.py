@@ -15,20 +15,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-MULTIPLES = (1.0, 2.0, 4.0, 0.5, 8.0)  # of the paper's learning rate at that width; in the order of running
-# task, folder, --columns, and whether the set was used to choose the defaults
-SETS: dict[str, tuple[str, str, dict[str, str] | None, bool]] = {
-    "sst2": ("sst2", "glue/SST-2", None, True),
-    "reviews_zh": ("classify", "reviews_zh", {"text": "text_a"}, True),
-    "mrpc": ("mrpc", "glue/MRPC", None, False),
-    "shop_zh": ("classify", "chinese/reviews", None, False),
+MULTIPLES = (1.0, 4.0, 2.0, 8.0, 0.5)  # of the paper's learning rate at that width; in the order of running
+FOUND = "found"  # the cell of --find-rate
+# task, folder, --columns, whether the set was used to choose the defaults, and maximum length
+SETS: dict[str, tuple[str, str, dict[str, str] | None, bool, int]] = {
+    "sst2": ("sst2", "glue/SST-2", None, True, 128),
+    "reviews_zh": ("classify", "reviews_zh", {"text": "text_a"}, True, 64),
+    "mrpc": ("mrpc", "glue/MRPC", None, False, 128),
+    "shop_zh": ("classify", "chinese/reviews", None, False, 64),
 }
+LINEAR = "linear"  # the model column of the cells of the linear baseline
 
 
 def subset(source: Path, target: Path, limit: int, seed: int) -> Path:
@@ -40,24 +43,43 @@ def subset(source: Path, target: Path, limit: int, seed: int) -> Path:
     return target
 
 
-def run_cell(name: str, model: str, rate: float | None, epochs: float | None, options: argparse.Namespace,
-             ) -> dict[str, Any]:
-    """Fine-tune once; `rate` None is the default of the program, with its epochs and warm-up."""
+def run_cell(name: str, model: str, rate: float | str | None, epochs: float | None,
+             options: argparse.Namespace) -> dict[str, Any]:
+    """Fine-tune once; `rate` None is the default of the program, with its epochs and warm-up; FOUND: --find-rate."""
     from stemma.tasks.runs.finetune import TaskArguments, finetune
 
-    task, folder, columns, _ = SETS[name]
-    data, run = Path(options.data) / folder, options.out / "run"
-    files = {"train": subset(data / "train.tsv", options.out / name / "train.tsv", options.examples, 0),
-             "dev": subset(data / "dev.tsv", options.out / name / "dev.tsv", options.dev, 1)}
-    changes = [*([] if rate is None else [f"training.learning_rate={rate}"]), "training.validate_every=1000000",
-               "training.checkpoint_every=1000000", "corpus.sequence_length=128"]
+    task, _, columns, _, length = SETS[name]
+    run, search = options.out / f"run-{os.getpid()}", rate == FOUND
+    changes = [*([] if rate is None or search else [f"training.learning_rate={rate}"]),
+               *([f"training.threads={options.threads}"] if options.threads else []), "training.validate_every=1000000",
+               "training.checkpoint_every=1000000", f"corpus.sequence_length={length}"]
     started = time.perf_counter()
-    result = finetune(TaskArguments(task, files, columns), model, run, epochs=epochs, changes=changes,
-                      seed=options.seed, overwrite=True)
+    result = finetune(TaskArguments(task, sample_files(name, options), columns), model, run, epochs=epochs,
+                      changes=changes, seed=options.seed, find_rate=search, overwrite=True)
     shutil.rmtree(run)
-    baseline = (result.get("baseline") or {}).get("linear", {}).get("dev", {}).get("accuracy")
-    return {"accuracy": result["metrics"]["dev"]["accuracy"], "steps": result["steps"], "linear": baseline,
-            "chosen": result.get("defaults"), "seconds": round(time.perf_counter() - started, 1)}
+    return {"accuracy": result["metrics"]["dev"]["accuracy"], "steps": result["steps"],
+            "chosen": result.get("defaults"), "found": result.get("learning_rate_search", {}).get("learning_rate"),
+            "seconds": round(time.perf_counter() - started, 1)}
+
+
+def sample_files(name: str, options: argparse.Namespace) -> dict[str, str | Path]:
+    data = Path(options.data) / SETS[name][1]
+    return {"train": subset(data / "train.tsv", options.out / name / "train.tsv", options.examples, 0),
+            "dev": subset(data / "dev.tsv", options.out / name / "dev.tsv", options.dev, 1)}
+
+
+def linear_cell(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The linear baseline on the same examples, and the share of the most frequent class."""
+    from stemma.tasks.datasets import read_examples
+    from stemma.tasks.linear_baseline import LinearBaseline
+
+    task, _, columns, _, _ = SETS[name]
+    train, dev = (read_examples(task, file, columns=columns, encoding="utf-8", errors="strict")
+                  for file in sample_files(name, options).values())
+    baseline = LinearBaseline([example.texts for example in train], [str(example.label) for example in train])
+    predicted, gold = baseline.predict([example.texts for example in dev]), [str(example.label) for example in dev]
+    return {"accuracy": sum(map(str.__eq__, predicted, gold)) / len(gold), "examples": len(gold),
+            "majority": max(map(gold.count, gold)) / len(gold)}
 
 
 def paper_rate(model: str) -> float:
@@ -73,17 +95,18 @@ def read_cells(file: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def print_table(cells: dict[tuple[str, str, str], dict[str, Any]]) -> None:
-    """Accuracy in percent by data set and model: linear, each multiple, the best, and the default."""
+    """Accuracy in percent by data set and model: linear, each multiple, --find-rate, and the default."""
     multiples = sorted(MULTIPLES)
     print("| data | model | linear | " + " | ".join(f"x{multiple:g}" for multiple in multiples)
-          + " | default | default - best | default - linear |")
-    print("|---|---|---|" + "---|" * (len(multiples) + 3))
-    for name, model in dict.fromkeys((name, model) for name, model, _ in cells):
+          + " | found | default | default - best | default - linear |")
+    print("|---|---|---|" + "---|" * (len(multiples) + 4))
+    for name, model in dict.fromkeys((name, model) for name, model, _ in cells if model != LINEAR):
         scores = [cells.get((name, model, f"x{multiple:g}"), {}).get("accuracy") for multiple in multiples]
         default, best = cells.get((name, model, "default"), {}), max((s for s in scores if s is not None), default=None)
-        accuracy, linear = default.get("accuracy"), default.get("linear")
+        accuracy, linear = default.get("accuracy"), cells.get((name, LINEAR, LINEAR), {}).get("accuracy")
         gaps = [None if accuracy is None or other is None else accuracy - other for other in (best, linear)]
-        cells_text = [f"{100 * score:.1f}" if score is not None else "" for score in [linear, *scores, accuracy]]
+        found = cells.get((name, model, FOUND), {}).get("accuracy")
+        cells_text = [f"{100 * score:.1f}" if score is not None else "" for score in [linear, *scores, found, accuracy]]
         print(f"| {name}{'' if SETS[name][3] else ' (held out)'} | {model} | " + " | ".join(cells_text) + " | "
               + " | ".join("" if gap is None else f"{100 * gap:+.1f}" for gap in gaps) + " |")
 
@@ -94,27 +117,40 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[], metavar="NAME=MODEL")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--cells", default=",".join(["default", *(f"x{multiple:g}" for multiple in MULTIPLES)]))
+    parser.add_argument("--cells", default=",".join(["default", *(f"x{multiple:g}" for multiple in MULTIPLES), FOUND]))
     parser.add_argument("--epochs", type=float, help="of the cells with a stated rate; default: the program's")
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--dev", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "cells.jsonl"
+
+    def store(row: dict[str, Any]) -> None:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+    for name in options.sets.split(",") if not options.table else []:
+        if (name, LINEAR, LINEAR) not in read_cells(file):
+            store({"set": name, "model": LINEAR, "rate": LINEAR, **linear_cell(name, options)})
     for cell in options.cells.split(",") if not options.table else []:
         for name in options.sets.split(","):
             for word in options.model:
                 label, _, model = word.partition("=")
                 if (name, label, cell) in read_cells(file):
                     continue
-                rate = None if cell == "default" else float(f"{float(cell[1:]) * paper_rate(model):.3g}")
-                score = run_cell(name, model, rate, None if rate is None else options.epochs, options)
-                row = {"set": name, "model": label, "rate": cell, "value": rate, "seed": options.seed, **score}
-                with file.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(row) + "\n")
-                print(json.dumps(row), flush=True)
+                rate = {"default": None, FOUND: FOUND}[cell] if cell in ("default", FOUND) \
+                    else float(f"{float(cell[1:]) * paper_rate(model):.3g}")
+                default = read_cells(file).get((name, label, "default"), {})
+                chosen = (default.get("chosen") or {}).get("learning_rate")
+                if not options.epochs and rate is not None and rate == chosen:
+                    score = {key: default[key] for key in ("accuracy", "steps", "seconds")}  # the same run
+                else:
+                    score = run_cell(name, model, rate, None if rate is None else options.epochs, options)
+                store({"set": name, "model": label, "rate": cell, "value": rate, "seed": options.seed, **score})
     print_table(read_cells(file))
 
 

@@ -27,6 +27,7 @@ RULES = {
     "ensemble-*.jsonl": REWRITTEN,
     "log.jsonl": APPENDED,  # a checkpoint records its length and SHA-256; listed when training ends
     "shared.json": WRITE_ONCE,  # of several tasks
+    "learning_rate_search.json": WRITE_ONCE,  # of a fine-tune with --find-rate
     "lineage.json": REWRITTEN, "measures.json": REWRITTEN, "contamination.json": REWRITTEN,
     "lab.json": REWRITTEN, "[0-9][0-9][0-9].toml": REWRITTEN,  # an experiment and its recipes
     "scores.json": WRITE_ONCE, "failed.json": WRITE_ONCE,  # of a cell

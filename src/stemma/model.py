@@ -15,6 +15,7 @@ from stemma.network.input_checks import Inputs, checked_inputs
 from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
 from stemma.network.views import eval_view
+from stemma.pretraining_record import PretrainingRecord
 from stemma.recipe_loading import Recipe
 from stemma.schema.parts import FEATURES
 from stemma.task_config import TaskConfig
@@ -31,6 +32,7 @@ class Model:
     network: Network
     load_warnings: list[str] = field(default_factory=list)  # about the files of its folder, for the user
     task_configs: dict[str, TaskConfig] = field(default_factory=dict)  # of the tasks it is fine-tuned for
+    pretraining: PretrainingRecord | None = None  # None: unknown, as of a published checkpoint
 
     def __repr__(self) -> str:
         vocabulary = f"{self.network.vocab_size:,} tokens" + ("" if self.tokenizer is not None else ", no tokenizer")

@@ -112,6 +112,7 @@ def _finetuning() -> list[Case]:
                  "unfreeze": finetune("classify", "bert", "training.unfreeze=4"),
                  "fresh": finetune("classify", "bert", "training.fresh=1", "training.layer_decay=0.8"),
                  "features": finetune("tag", "bert", options=("--features",)),
+                 "find-rate": finetune("classify", options=("--find-rate",)),
                  "trials": finetune("classify", options=("--rates", "1e-4,1e-3", "--restarts", "2", "--ensemble"))}
     predicted = {"classify", "qa", "tag"}
     with_head = [Case(f"finetune/{name}", (command, *(_predict(name) if name in predicted else ())))

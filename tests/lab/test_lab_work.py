@@ -11,20 +11,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from commands import start, stemma
 from conftest import SEED
 from progress_recorder import recorded_stages
 
 from stemma.atomic_files import sha256
 from stemma.errors import Interrupted, UserError
+from stemma.exchange.build import build
+from stemma.exchange.load import load
+from stemma.exchange.save import save
 from stemma.exchange.weights import SAFETENSORS
 from stemma.lab import cell_runner, run_experiment
-from stemma.lab.cell_runner import finetune_on, finetuning_overrides
+from stemma.lab.cell_runner import finetune_on, pretrained_start, with_finetuning_of
 from stemma.lab.cells import distinct_cells, experiment_cells, finetuning_values, short_digest, task_digest
 from stemma.lab.comparison import compared_variants, parse_budget, parse_tasks
 from stemma.lab.experiment import RANDOM, ComputeBudget, DownstreamTask, Experiment, Variant
 from stemma.lab.results import check_metric
 from stemma.recipe_loading import recipe
+from stemma.tasks.runs.finetune_defaults import stated_keys
 from stemma.training.budget import Budget
 from stemma.training.run_folder import RunConfig, create_run
 
@@ -123,9 +128,16 @@ def test_pretraining_is_shared_if_only_fine_tuning_differs(tmp_path):
         assert len({cell.digest for cell in cells}) == 1 and len(distinct_cells(cells, tasks)) == count
     assert cells[0].task(task[0]).folder != cells[1].task(task[0]).folder
     create_run(cells[0].run, cells[0].variant.recipe, RunConfig(None, [], Budget("steps", 1), 0), overwrite=False)
-    assert finetuning_overrides(cells[0]) == []  # the model was pre-trained with its recipe
-    changed = cells[0].variant.recipe.with_overrides(finetuning_overrides(cells[1]))
+    assert pretrained_start(cells[0], tmp_path / "start") == cells[0].run  # it was pre-trained with this recipe
+    changed = with_finetuning_of(cells[0].variant.recipe, cells[1].variant.recipe)
     assert changed.values["finetuning"] == cells[1].finetuning != cells[0].finetuning
+    assert stated_keys(changed) == stated_keys(cells[1].variant.recipe) == {"optimizer.kind"}
+    weights = build(cells[0].variant.recipe, 50)
+    save(weights, cells[1].run / "model")
+    copied = load(pretrained_start(cells[1], tmp_path / "start"))
+    assert copied.recipe.values["finetuning"] == cells[1].finetuning
+    assert all(torch.equal(tensor, copied.network.state_dict()[name])
+               for name, tensor in weights.network.state_dict().items())
 
 
 def test_a_new_key_at_its_default_does_not_change_the_digest():

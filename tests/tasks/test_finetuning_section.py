@@ -18,6 +18,7 @@ from stemma.recipe_loading import diff, recipe, recipe_names
 from stemma.tasks.pipeline.stage_recipes import continued_pretraining_recipe
 from stemma.tasks.runs.common import ORIGIN, finetune_overrides, resume
 from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune_defaults import BRIEF_FACTOR, MAX_EPOCHS
 from stemma.text.tokenizer import Tokenizer
 
 # optimizer, learning rate at a width, epochs, warm-up, clipping, layer decay; the recipes say where from
@@ -131,16 +132,16 @@ def test_invalid_values_are_reported_with_all_other_problems():
 # --- what a fine-tune does with it
 
 
-def test_a_model_pre_trained_with_lamb_is_not_fine_tuned_with_it(tmp_path, sets):
+def test_a_model_is_not_fine_tuned_with_the_optimizer_of_its_pre_training(tmp_path, sets):
     model = toy_tasks.save_model(tmp_path / "lamb", "albert@tiny", "training.optimizer.kind=lamb")
     training = tuned(model, sets, tmp_path / "run", steps=1).settings.training
     assert training.optimizer.kind == "adamw" and training.optimizer.weight_decay == 0.01
-    assert training.learning_rate == pytest.approx(2e-5 * 768 / 32)
+    assert training.learning_rate == pytest.approx(BRIEF_FACTOR * 2e-5 * 768 / 32)
 
 
 def test_epochs_and_warm_up_come_from_the_recipe_unless_overridden(tmp_path, models, sets):
     training = tuned(models["albert"], sets, tmp_path / "default").settings.training
-    assert (training.steps, training.warmup_steps) == (2 * 10, 1)  # 32 examples, 16 at a time; 6%
+    assert (training.steps, training.warmup_steps) == (2 * MAX_EPOCHS, 2)  # 32 examples, 16 at a time; 6%
     chosen = tuned(models["bert"], sets, tmp_path / "typed", "finetuning.learning_rate=1e-4", "finetuning.width=32",
                    "finetuning.epochs=2", "finetuning.warmup=0.5", "finetuning.optimizer.kind=adamax",
                    "remove=finetuning.clip_norm")
@@ -162,7 +163,7 @@ def test_all_problems_are_reported_together(tmp_path, models, sets):
 def test_layer_decay_of_the_recipe_is_used_unless_all_layers_are_frozen(tmp_path, models, sets):
     decayed = tuned(models["electra"], sets, tmp_path / "decayed", "finetuning.layer_decay=0.8", steps=1)
     assert (decayed.settings.training.layer_decay, decayed.settings.training.layer_decay_top) == (0.8, 2)
-    assert tuned(models["electra"], sets, tmp_path / "laptop", steps=1).settings.training.layer_decay == 1.0
+    assert tuned(models["electra"], sets, tmp_path / "laptop", steps=1).settings.training.layer_decay is None
     for number, change in enumerate(("training.frozen=all", "training.frozen=3", "remove=finetuning.layer_decay")):
         training = tuned(models["electra"], sets, tmp_path / f"{number}", change, steps=1).settings.training
         assert training.layer_decay is None

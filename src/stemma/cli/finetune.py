@@ -59,6 +59,10 @@ class TaskGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+FindRateOption = Annotated[bool, typer.Option("--find-rate", help="Find the learning rate first, in at most 100 steps "
+                                              "with a rising rate, and train with it.")]
+
+
 @finetune_app.callback()
 def _tasks() -> None:
     """Fine-tune a model on a task: one of those below, or a data set by name, in its official format
@@ -124,7 +128,7 @@ def finetune_task(
     style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="Format for a "
                                               "causal LM: gpt adds special tokens and an auxiliary LM loss; plain has "
                                               "neither.")] = None,
-    no_baseline: NoBaselineOption = False, json: JsonOption = False,
+    find_rate: FindRateOption = False, no_baseline: NoBaselineOption = False, json: JsonOption = False,
 ) -> None:
     """Fine-tune a model on this task, with a table with named columns (.tsv, .csv, .jsonl) or the official files of a
     data set. `stemma resume` continues an interrupted run.
@@ -136,6 +140,8 @@ def finetune_task(
     Example: stemma finetune cola --model run --train train.tsv --dev dev.tsv --out best --rates 1e-5,3e-5 --restarts 3
 
     Example: stemma finetune tag --model run --train train.txt --dev dev.txt --out tuned training.layer_decay=0.9
+
+    Example: stemma finetune pair --model run --train train.tsv --dev dev.tsv --out tuned --find-rate
     """
     from stemma.tasks.runs.finetune import TaskArguments, finetune
     from stemma.tasks.runs.sweep import Sweep
@@ -145,7 +151,8 @@ def finetune_task(
     task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),
                          examples.metric or (), values, layers, style)
     result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
-                      reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), baseline=not no_baseline,
+                      reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), find_rate=find_rate,
+                      baseline=not no_baseline,
                       show=sys.stderr.isatty())
     finish(result, run.out, json)
 
@@ -203,6 +210,7 @@ def seq2seq(
     prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every source, such as '
                                                              '"summarize: ".')] = "",
     beams: Annotated[int, typer.Option(metavar="N", help="Beam size when scoring.")] = 4,
+    find_rate: FindRateOption = False,
     json: JsonOption = False,
 ) -> None:
     """Fine-tune a model to generate a target text from a source text. `stemma resume` continues an interrupted run.
@@ -239,7 +247,7 @@ def seq2seq(
 
     reading = replace(encoded.reading(), empty=pairing.empty)
     result = finetune_seq2seq(model, data, run.out, **budget.options(), **run.options(), beams=beams,
-                              changes=changes or (), reading=reading, show=sys.stderr.isatty())
+                              changes=changes or (), reading=reading, find_rate=find_rate, show=sys.stderr.isatty())
     finish(result, run.out, json)
 
 

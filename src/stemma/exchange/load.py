@@ -33,6 +33,7 @@ from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.network.ngram_tables import resize_buffers
 from stemma.objectives import build_objectives, head_specs
+from stemma.pretraining_record import read_record
 from stemma.recipe_loading import Recipe, recipe
 from stemma.schema.corpus import CorpusSettings
 from stemma.schema.overrides import flatten
@@ -62,7 +63,7 @@ def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
                         f'{", ".join([*families(), NATIVE_TYPE])}).{did_you_mean(str(kind), families())}')
     tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
     model = _load_native(folder, config) if family is None else _load_family(folder, config, family, tokenizer)
-    model.tokenizer = tokenizer
+    model.tokenizer, model.pretraining = tokenizer, read_record(folder)
     if tokenizer is not None and tokenizer.vocab_size > model.network.vocab_size:
         model.load_warnings.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network "
                                    f"has {model.network.vocab_size:,}; the others cannot be used.")

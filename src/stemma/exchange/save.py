@@ -18,6 +18,7 @@ from stemma.exchange.hf_task_class import hf_kind
 from stemma.exchange.tensor_map import to_hf
 from stemma.exchange.weights import SAFETENSORS, write_weights
 from stemma.model import Model
+from stemma.pretraining_record import write_record
 from stemma.recipe_loading import Recipe
 from stemma.schema.overrides import flatten
 from stemma.task_config import registered_parts, task_stack, write_task_configs
@@ -84,8 +85,8 @@ def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:
 def write_model(model: Model, folder: Path) -> None:
     if model.network.generator is not None:
         (folder / GENERATOR).mkdir()
-        write_model(Model(_generator_recipe(model.recipe), model.tokenizer, model.network.generator),
-                    folder / GENERATOR)
+        write_model(Model(_generator_recipe(model.recipe), model.tokenizer, model.network.generator,
+                          pretraining=model.pretraining), folder / GENERATOR)
         write_checksums(folder / GENERATOR)
     family = matching_family(model)
     weights = model.network.own_state_dict()
@@ -121,6 +122,7 @@ def write_model(model: Model, folder: Path) -> None:
                    for key, names in family.special_token_ids.items()}
     if task_configs:
         write_task_configs(folder, task_configs)
+    write_record(folder, model.pretraining)
     write_weights(folder / SAFETENSORS, weights)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     layout = [] if family is None else [registry.get("family", family.model_type)]

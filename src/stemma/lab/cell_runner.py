@@ -26,8 +26,8 @@ from stemma.lab.variant_costs import VariantCosts
 from stemma.model import Model
 from stemma.notes import each_once
 from stemma.objectives import build_network
-from stemma.recipe_loading import Recipe
-from stemma.schema.overrides import flatten, format_value
+from stemma.recipe_loading import COMMAND_LINE, Recipe
+from stemma.schema.overrides import flatten
 from stemma.tasks.runs.common import resume as resume_task
 from stemma.training.budget import Budget
 from stemma.training.corpus_cache import adopt_tokenizer
@@ -125,20 +125,19 @@ class CellRunner:
         node = cell.task(task)
         if node.result() is not None:
             return
-        started_at, run, random_model = time.time(), node.folder / "run", node.folder / "start"
+        started_at, run, start_model = time.time(), node.folder / "run", node.folder / "start"
         seed = cell.seed if task.seed is None else task.seed
 
         def start_run(run: Path) -> dict[str, Any]:
-            start = cell.run if cell.variant.pretrained else self.random_start(cell.variant, seed, random_model)
-            overrides = finetuning_overrides(cell) if cell.variant.pretrained else []
-            return finetune_on(task, start, run, epochs=task.epochs, seed=seed, changes=[*overrides, *task.changes],
-                               show=self.show)
+            start = pretrained_start(cell, start_model) if cell.variant.pretrained \
+                else self.random_start(cell.variant, seed, start_model)
+            return finetune_on(task, start, run, epochs=task.epochs, seed=seed, changes=task.changes, show=self.show)
 
         with each_once(self.logged):
             result = run_or_resume(run, start_run, partial(resume_task, show=self.show))
         stored = {"task": task.name, "scores": scores_to_json(task_scores(run, result)),
                   "span": [started_at, time.time()]} | ({"also": result["metrics"]["test"]} if task.also else {})
-        for folder in (run, random_model):  # before the result is stored, so that a kill in between leaves no weights
+        for folder in (run, start_model):  # before the result is stored, so that a kill in between leaves no weights
             shutil.rmtree(folder, ignore_errors=True)
         node.finish(stored)
 
@@ -152,10 +151,21 @@ class CellRunner:
         return folder
 
 
-def finetuning_overrides(cell: Cell) -> list[str]:
-    """The `key=value` changes that give a model, pre-trained for another variant, this variant's fine-tuning."""
-    values, stored = flatten({FINETUNING: cell.finetuning}), read_run(cell.run)[0].values[FINETUNING]
-    if stored == cell.finetuning:
-        return []
-    removed = [key for key in flatten({FINETUNING: stored}) if key not in values and key.count(".") == 1]
-    return [*(f"remove={key}" for key in removed), *(f"{key}={format_value(value)}" for key, value in values.items())]
+def pretrained_start(cell: Cell, folder: Path) -> Path:
+    """The pre-trained model of the cell. If it was pre-trained for another variant, a copy in `folder` that has the
+    [finetuning] of this one."""
+    if read_run(cell.run)[0].values[FINETUNING] == cell.finetuning:
+        return cell.run
+    model = load(cell.run)
+    save(replace(model, recipe=with_finetuning_of(model.recipe, cell.variant.recipe)), folder, overwrite=True)
+    return folder
+
+
+def with_finetuning_of(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe with the section [finetuning] of another one; what the user stated there stays stated."""
+    section, values = other.values[FINETUNING], flatten({FINETUNING: other.values[FINETUNING]})
+    removed = [key for key in flatten({FINETUNING: recipe.values[FINETUNING]})
+               if key not in values and key.count(".") == 1]
+    recipe = recipe.with_changes({"remove": removed, FINETUNING: section}, other.label)
+    stated = {key: value for key, value in values.items() if other.origin.get(key) == COMMAND_LINE}
+    return recipe.with_changes(stated, COMMAND_LINE) if stated else recipe

@@ -28,6 +28,11 @@ class OptimizerSettings(Settings):
         return None
 
     @property
+    def has_relative_steps(self) -> bool:
+        """Whether the learning rate is relative to the size of each tensor."""
+        return False
+
+    @property
     def lookup_learning_rate(self) -> float | None:
         """Peak learning rate of embeddings that are no LM head, if it differs."""
         return None

@@ -25,6 +25,7 @@ from stemma.exchange.save import write_model
 from stemma.json_files import read_object
 from stemma.model import Model
 from stemma.objectives import build_network
+from stemma.pretraining_record import read_record
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import STATE, WEIGHTS, checkpoints_newest_first
 from stemma.training.run_folder import MODEL, is_corpus, read_run
@@ -60,7 +61,7 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
     network = build_network(recipe, tokenizer.vocab_size)
     load_averaged_weights(network.state_dict(), [folder / WEIGHTS for folder in folders])
     with atomic_folder(target, overwrite) as temporary:
-        write_model(Model(recipe, tokenizer, network.eval()), temporary)
+        write_model(Model(recipe, tokenizer, network.eval(), pretraining=read_record(finished)), temporary)
         if (finished / DIRECTIONS).is_file():
             shutil.copyfile(finished / DIRECTIONS, temporary / DIRECTIONS)
         elif run_config.corpus and is_corpus(run_config.corpus):

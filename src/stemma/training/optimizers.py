@@ -107,6 +107,10 @@ class AdafactorSettings(OptimizerSettings):
     weight_decay: NonNegative = 0.0
     relative: bool = True  # learning rate relative to the root mean square of each tensor
 
+    @property
+    def has_relative_steps(self) -> bool:
+        return self.relative
+
 
 @register("optimizer", "adafactor", AdafactorSettings)
 def adafactor(groups: ParameterGroups, learning_rate: float, settings: AdafactorSettings,

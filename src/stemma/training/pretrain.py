@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from stemma.corpus.corpus import Corpus
 from stemma.corpus.translation_direction import write_directions
 from stemma.device import accepts_device
 from stemma.errors import UserError, pluralize
+from stemma.pretraining_record import PretrainingRecord, read_record
 from stemma.recipe_loading import Recipe, recipe
 from stemma.text.readers import plugin_readers
 from stemma.text.tokenizer import Tokenizer
@@ -132,28 +133,44 @@ class OpenRun:
                                "train longer, or choose smaller numbers.")
             result |= {"words": words, "revisions": [revision.name for revision in list_revisions(self.run)]}
         self.trainer.network.eval()
-        return self.write_model(self.run / MODEL), result
+        return self.write_model(self.run / MODEL, metrics), result
 
     def write_revision(self, path: Path) -> None:
         """Write the model during training, which goes on with the same heads as before."""
         network, heads = self.trainer.network, set(self.trainer.network.heads)
-        self.write_model(path)
+        self.write_model(path, self.trainer.last_validation or {})
         for name in set(network.heads) - heads:  # a pooler that only the saved model has
             del network.heads[name], network.head_specs[name]
 
-    def write_model(self, path: Path) -> Model:
-        """Write the model as it is now, in Hugging Face layout."""
+    def write_model(self, path: Path, metrics: Mapping[str, Any]) -> Model:
+        """Write the model as it is now, in Hugging Face layout; `metrics` are its losses."""
         from stemma.exchange.save import write_model
         from stemma.model import Model
         from stemma.training.init_from import with_pooler
 
-        model = Model(self.recipe, self.corpus.tokenizer, self.trainer.network)
+        model = Model(self.recipe, self.corpus.tokenizer, self.trainer.network, pretraining=self._record(metrics))
         if self.config.start and self.config.task is None:
             model = with_pooler(model, self.config.start)
         with atomic_folder(path, overwrite=True) as folder:
             write_model(model, folder)
             write_directions(self.corpus, folder)
         return model
+
+    def _record(self, metrics: Mapping[str, Any]) -> PretrainingRecord | None:
+        """The record that is saved beside the weights. A fine-tune keeps that of its start; None if that is unknown, as
+        for a run that goes on from a published checkpoint."""
+        from stemma.exchange.load import resolve_model_folder
+
+        if self.config.task is not None:
+            stored = self.config.task.get("pretraining")
+            return None if stored is None else PretrainingRecord.from_json(stored)
+        tokens = self.trainer.state.tokens
+        if self.config.start is None:
+            return PretrainingRecord.of_run(tokens, metrics)
+        earlier = None
+        with suppress(UserError):  # its folder may be gone by now
+            earlier = read_record(resolve_model_folder(self.config.start))
+        return None if earlier is None else PretrainingRecord.of_run(tokens, metrics, earlier)
 
 
 def _train(run: Path, show_progress: bool) -> dict[str, Any]:

@@ -125,11 +125,13 @@ class TrainingLength:
             raise UserError(f"--epochs must be a number greater than 0, not {self.epochs:g}.")
         Budget.from_options(self.steps, None, self.minutes, 1)
 
-    def apply_to(self, recipe: Recipe, steps_per_epoch: int, overridden: Collection[str]) -> tuple[Recipe, Budget]:
+    def apply_to(self, recipe: Recipe, steps_per_epoch: int, overridden: Collection[str],
+                 default_epochs: float | None = None) -> tuple[Recipe, Budget]:
         """The recipe with steps and warm-up set, and the budget. Validates and saves a checkpoint after each epoch.
-        Keys in `overridden` keep their values."""
+        Keys in `overridden` keep their values. `default_epochs` replaces the epochs of [finetuning]."""
         finetuning = recipe.settings.finetuning
-        steps = self.steps or max(1, math.ceil(steps_per_epoch * (self.epochs or finetuning.epochs)))
+        epochs = self.epochs or default_epochs or finetuning.epochs
+        steps = self.steps or max(1, math.ceil(steps_per_epoch * epochs))
         changes = {"training.steps": steps, "training.warmup_steps": int(finetuning.warmup * steps),
                    "training.validate_every": min(steps_per_epoch, steps),
                    "training.checkpoint_every": min(steps_per_epoch, steps)}

@@ -46,6 +46,15 @@ from stemma.tasks.runs.common import (
 from stemma.tasks.runs.compute_metrics import check_metrics_apply
 from stemma.tasks.runs.feature_extraction import FROZEN_RECIPE as FEATURES
 from stemma.tasks.runs.feature_extraction import feature_head
+from stemma.tasks.runs.find_rate import check_one_rate
+from stemma.tasks.runs.finetune_defaults import (
+    StartModel,
+    apply_defaults,
+    log_defaults,
+    record_json,
+    stated_keys,
+    uses_layer_decay,
+)
 from stemma.tasks.runs.finetune_loader import TaskDataset, batch_indices
 from stemma.tasks.runs.finetune_run import (
     SPLITS,
@@ -104,11 +113,12 @@ class TaskArguments:
 @accepts_callbacks
 def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs: float | None = None,
              steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None,
+             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None, find_rate: bool = False,
              baseline: bool = True, overwrite: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Fine-tune a model on a task, once or as a sweep (`trials`); returns the object that `--json` prints.
-    `baseline`: also fit the linear baseline. `callbacks` receive training events (`stemma.Callback`)."""
+    `find_rate` finds the learning rate first (`find_rate.py`); `baseline`: also fit the linear baseline; `callbacks`
+    receive training events (`stemma.Callback`)."""
     length = TrainingLength(epochs, steps, minutes)
     run = Path(out)
     origin = check_start_and_out(start, run, overwrite)
@@ -121,9 +131,8 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     model = with_gpt_tokens(model) if gpt_format else model
     overridden = set(flatten(parse_changes(changes)[0]))
     recipe = finetune_recipe(model, changes, FEATURES if task.features else {})
-    for key in ("training.learning_rate", "finetuning.learning_rate"):
-        if trials and trials.rates and key in overridden:
-            raise UserError(f"--rates and {key} exclude each other; give one of them.")
+    rates = trials is not None and bool(trials.rates)
+    check_one_rate(recipe, overridden, rates, find_rate)
     task_config = build_task_config(task, examples, model, recipe, DEFAULT_TASK_NAME, gpt_format)
     objective = build_task_objective(task_config, input_encoder_for(task_config, model.require_tokenizer()), seed)
     dataset = task_dataset(objective, examples, recipe.settings.training.batch_size)
@@ -131,15 +140,21 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     warn_truncated(dataset, task_config)
     if model.is_encoder_decoder and task_stack(task_config) == ENCODER:
         recipe = encoder_only_recipe(recipe)
-    recipe, budget = length.apply_to(recipe, len(batch_indices(dataset.train, dataset.batch_size, None)), overridden)
-    options = task.options() | (trials.options() if trials else {}) | ({} if baseline else {"no-baseline": True})
-    spec = HeadFinetuneSpec(task_config.kind, options, list(changes),
-                            {DEFAULT_TASK_NAME: task_config.to_json()}, vocab_size_for(model), dataset.batch_size,
-                            task.name, asdict(trials) if trials else None, baseline=None if baseline else False)
+    steps_per_epoch = len(batch_indices(dataset.train, dataset.batch_size, None))
+    recipe, budget, defaults = apply_defaults(recipe, StartModel.of(model), length, steps_per_epoch, overridden,
+                                              len(examples["train"]), rates or find_rate,
+                                              frozen=task.features is not None)
+    options = task.options() | (trials.options() if trials else {}) | ({"find-rate": True} if find_rate else {})
+    options |= {} if baseline else {"no-baseline": True}
+    spec = HeadFinetuneSpec(task_config.kind, options, list(changes), {DEFAULT_TASK_NAME: task_config.to_json()},
+                            vocab_size_for(model), dataset.batch_size, task.name, asdict(trials) if trials else None,
+                            defaults=defaults, pretraining=record_json(model), find_rate=find_rate or None,
+                            baseline=None if baseline else False)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         save_run_inputs(folder, model, {DEFAULT_TASK_NAME: (task_config, examples)})
         RunConfig(None, [], budget, seed, origin, reading, task=spec.to_json()).write(folder)
         write_file(folder / RECIPE, recipe.to_toml(registered_parts([task_config])))
+    log_defaults(defaults)
     with lock_new_run(run):
         return run_sweep(run, show) if trials else run_to_end(run, show)
 
@@ -164,7 +179,8 @@ def finetune_recipe(model: Model, overrides: Sequence[str] = (),
     changes = {"tokenizer.vocab_size": vocab_size_for(model), "training.batch_size": BATCH_SIZE,
                **finetune_overrides(settings), **(task_overrides or {})}
     frozen = {**changes, **flatten(parse_changes(other_changes)[0])}.get("training.frozen")
-    if frozen not in ("all", settings.network.total_layers + 1):  # no decay if all layers are frozen
+    if frozen not in ("all", settings.network.total_layers + 1) \
+            and uses_layer_decay(StartModel.of(model), stated_keys(recipe)):  # no decay if all layers are frozen
         changes |= layer_decay_overrides(settings)
     return recipe.with_changes(changes, ORIGIN).with_overrides(other_changes)
 

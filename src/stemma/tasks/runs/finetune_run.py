@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from stemma.exchange.save import write_model
 from stemma.json_files import explain_damage
 from stemma.model import Model
 from stemma.network.network import Network
-from stemma.task_config import TaskConfig
+from stemma.pretraining_record import PretrainingRecord
+from stemma.recipe_loading import Recipe
+from stemma.task_config import TaskConfig, registered_parts
 from stemma.tasks.data.examples import Example
 from stemma.tasks.kinds import head_task
 from stemma.tasks.objectives.base import TaskObjective
@@ -33,11 +35,12 @@ from stemma.tasks.runs.baseline_scores import score_baselines
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.compute_metrics import compute_metrics
 from stemma.tasks.runs.dev_score import dev_scorer, model_outputs
+from stemma.tasks.runs.find_rate import find_rate
 from stemma.tasks.runs.finetune_loader import FinetuneLoader, TaskDataset
 from stemma.tasks.runs.finetune_spec import MULTITASK, HeadFinetuneSpec
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import latest_checkpoint
-from stemma.training.run_folder import MODEL, RESULT, read_run
+from stemma.training.run_folder import MODEL, RESULT, RunConfig, read_run
 from stemma.training.trainer import Trainer
 from stemma.training.weight_transfer import transfer_weights
 
@@ -47,15 +50,37 @@ SPLITS = ("train", "dev", "test")
 TOKENIZER = "tokenizer"
 
 
+@dataclass(frozen=True)
+class OpenFinetune:
+    """An opened run: its examples, its model, and its trainer, ready to continue."""
+
+    run_config: RunConfig
+    spec: HeadFinetuneSpec
+    recipe: Recipe
+    task_configs: dict[str, TaskConfig]
+    model: Model
+    objectives: dict[str, TaskObjective]
+    examples: dict[str, dict[str, list[Example]]]
+    loader: FinetuneLoader
+    trainer: Trainer
+
+
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and write the result; also called by `stemma resume`."""
-    result = train_and_score(run, show)
+    found = find_learning_rate(run)
+    result = train_and_score(run, show) | ({"learning_rate_search": found} if found else {})
     write_object(run / RESULT, result)
     return result
 
 
-def train_and_score(run: Path, show: bool) -> dict[str, Any]:
-    """Train, score and save."""
+def find_learning_rate(run: Path) -> dict[str, Any] | None:
+    """Find the learning rate of a run, if it asks for that."""
+    parts = registered_parts(HeadFinetuneSpec.from_run_config(read_run(run)[1]).parse_task_configs().values())
+    return find_rate(run, lambda: open_finetune(run, False).trainer, parts)
+
+
+def open_finetune(run: Path, show: bool) -> OpenFinetune:
+    """Load everything that a run needs from its folder, and from the start model if it is new."""
     recipe, run_config = read_run(run)
     spec = HeadFinetuneSpec.from_run_config(run_config)
     tokenizer, task_configs = Tokenizer.load(run / TOKENIZER), spec.parse_task_configs()
@@ -64,7 +89,8 @@ def train_and_score(run: Path, show: bool) -> dict[str, Any]:
     if latest_checkpoint(run) is None:
         load_start_weights(run_config.start or "", network, task_configs, recipe.settings.training.fresh)
         network.start_inputs(tokenizer, network.state_dict())  # the task may add tokens
-    model = Model(recipe, tokenizer, network, task_configs=task_configs)
+    record = None if spec.pretraining is None else PretrainingRecord.from_json(spec.pretraining)
+    model = Model(recipe, tokenizer, network, task_configs=task_configs, pretraining=record)
     objectives = {name: build_task_objective(task_config, input_encoder_for(task_config, tokenizer), run_config.seed)
                   for name, task_config in task_configs.items()}
     examples = {name: {split: read_split(run, split, task_config) for split in SPLITS}
@@ -74,12 +100,22 @@ def train_and_score(run: Path, show: bool) -> dict[str, Any]:
     loader = FinetuneLoader(model, datasets, run_config.seed, max_length)
     trainer = Trainer(run, recipe, loader, network, run_config.budget, run_config.seed, run_config.tensorboard, show,
                       dev_scorer(model, task_configs, objectives, examples))
+    return OpenFinetune(run_config, spec, recipe, task_configs, model, objectives, examples, loader, trainer)
+
+
+def train_and_score(run: Path, show: bool) -> dict[str, Any]:
+    """Train, score and save."""
+    opened = open_finetune(run, show)
+    spec, model, task_configs, objectives, examples, loader, trainer = (
+        opened.spec, opened.model, opened.task_configs, opened.objectives, opened.examples, opened.loader,
+        opened.trainer)
+    num_examples = sum(len(dataset.train) for dataset in loader.datasets)
     if show:
-        logger.info(f"{recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
-                    f"{pluralize(sum(len(dataset.train) for dataset in datasets), 'example')} · "
+        logger.info(f"{opened.recipe.label} · {model.network.parameter_count() / 1e6:.1f} M parameters · "
+                    f"{pluralize(num_examples, 'example')} · "
                     f"{str(trainer.precision).removeprefix('torch.')} on {pluralize(trainer.threads, 'core')}")
-    result = {"run": str(run), "task": spec.kind, "model": run_config.start, **trainer.train()}
-    network.eval()
+    result = {"run": str(run), "task": spec.kind, "model": opened.run_config.start, **trainer.train()}
+    model.network.eval()
     metrics: dict[str, Any] = {}
     for name, task_config in task_configs.items():
         scores = score_splits(run, model, task_config, objectives[name], examples[name])
@@ -90,11 +126,11 @@ def train_and_score(run: Path, show: bool) -> dict[str, Any]:
                 metrics[split] = values
     with atomic_folder(run / MODEL, overwrite=True) as folder:
         write_model(model, folder)
-    examples_seen = result["steps"] / loader.steps_in_epoch() * sum(len(dataset.train) for dataset in datasets)
+    examples_seen = result["steps"] / loader.steps_in_epoch() * num_examples
     result |= {"metrics": metrics, "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
     if spec.baseline is not False:
         result |= score_baselines(task_configs, examples, metrics, multitask=spec.kind == MULTITASK)
-    return result
+    return result | ({"defaults": dict(spec.defaults)} if spec.defaults else {})
 
 
 def task_head_specs(task_configs: Mapping[str, TaskConfig]) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class HeadFinetuneSpec(FinetuneSpec):
     batches: Mapping[str, int] | None = None  # batches per epoch of each task
     finetune: bool | None = None  # fine-tune each task separately afterwards
     baseline: bool | None = None  # False: no linear baseline
+    defaults: Mapping[str, Any] | None = None  # the values that no one stated, and why they were chosen
+    pretraining: Mapping[str, Any] | None = None  # the record of the model to start from (`PretrainingRecord`)
+    find_rate: bool | None = None  # find the learning rate first
 
     def parse_task_configs(self) -> dict[str, TaskConfig]:
         return {name: TaskConfig.from_json(stored) for name, stored in self.cards.items()}
@@ -62,3 +65,6 @@ class Seq2SeqFinetuneSpec(FinetuneSpec):
     longest: int  # tokens of the longest target
     metrics: Mapping[str, str]  # the selection metric of each task
     command: list[str] | None = None
+    defaults: Mapping[str, Any] | None = None
+    pretraining: Mapping[str, Any] | None = None
+    find_rate: bool | None = None

@@ -38,6 +38,7 @@ from stemma.tasks.runs.finetune import (
     save_run_inputs,
     warn_truncated,
 )
+from stemma.tasks.runs.finetune_defaults import record_json
 from stemma.tasks.runs.finetune_loader import TaskDataset, batch_indices
 from stemma.tasks.runs.finetune_run import (
     SPLITS,
@@ -99,7 +100,7 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
                             model.network.vocab_size, batch_size, command=[MULTITASK, str(task_plan.path.absolute())],
                             length={unit: value for unit, value in asdict(length).items() if value is not None},
                             stated=sorted(overridden), batches=batches, finetune=task_plan.finetune,
-                            baseline=None if baseline else False)
+                            pretraining=record_json(model), baseline=None if baseline else False)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         save_run_inputs(folder, model, {name: (task_config, examples[name])
                                         for name, task_config in task_configs.items()})

@@ -48,6 +48,16 @@ from stemma.tasks.runs.common import (
     layer_decay_overrides,
     with_finetuning_choices,
 )
+from stemma.tasks.runs.find_rate import check_one_rate
+from stemma.tasks.runs.find_rate import find_rate as search_rate
+from stemma.tasks.runs.finetune_defaults import (
+    StartModel,
+    apply_defaults,
+    log_defaults,
+    record_json,
+    stated_keys,
+    uses_layer_decay,
+)
 from stemma.tasks.runs.finetune_spec import Seq2SeqFinetuneSpec
 from stemma.tasks.runs.seq2seq_data import Seq2SeqData
 from stemma.text.chinese_words import CJK_RUN
@@ -75,9 +85,10 @@ HELD_OUT = ("dev", "test")
 def finetune_seq2seq(start: str | Path, data: Seq2SeqData, out: str | Path, *, epochs: float | None = None,
                      steps: int | None = None, minutes: float | None = None, beams: int = 4, seed: int = 0,
                      changes: Sequence[str] = (), reading: TextReadingOptions = TextReadingOptions(),
-                     overwrite: bool = False, device: str | None = None, callbacks: Sequence[object] = (),
-                     show: bool = False) -> dict[str, Any]:
-    """Train a model on pairs and score its output for the held-out ones; returns the object that `--json` prints."""
+                     find_rate: bool = False, overwrite: bool = False, device: str | None = None,
+                     callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
+    """Train a model on pairs and score its output for the held-out ones; returns the object that `--json` prints.
+    `find_rate` finds the learning rate first (`find_rate.py`)."""
     run, length = Path(out), TrainingLength(epochs, steps, minutes)
     length = TrainingLength(data.epochs) if length == TrainingLength() else length
     origin = check_start_and_out(start, run, overwrite)
@@ -90,14 +101,19 @@ def finetune_seq2seq(start: str | Path, data: Seq2SeqData, out: str | Path, *, e
     recipe = recipe.with_changes({"training": data.training}, data.origin) if data.training else recipe
     recipe = recipe.with_overrides(other_changes)
     overridden = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
+    check_one_rate(recipe, overridden, False, find_rate)
+    start_model = StartModel.of(model)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         corpus = _build_corpus(data, model, folder, reading)
         _write_held_out(data, folder, reading)
         recipe, epoch = _fit_batch_size(recipe, corpus, data, seed, overridden)
-        recipe, budget = length.apply_to(recipe, epoch.steps, overridden)
-        spec = Seq2SeqFinetuneSpec(KIND, {**(data.options or {}), "beams": beams}, list(changes), epoch.pairs,
-                                    epoch.steps, _max_target_length(corpus, recipe),
-                                    {task.name: task.metric for task in data.tasks})
+        recipe, budget, defaults = apply_defaults(recipe, start_model, length, epoch.steps, overridden, epoch.pairs,
+                                                  find_rate)
+        options = {**(data.options or {}), "beams": beams, **({"find-rate": True} if find_rate else {})}
+        spec = Seq2SeqFinetuneSpec(KIND, options, list(changes), epoch.pairs, epoch.steps,
+                                    _max_target_length(corpus, recipe),
+                                    {task.name: task.metric for task in data.tasks}, defaults=defaults,
+                                    pretraining=record_json(model), find_rate=find_rate or None)
         RunConfig("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=spec.to_json()).write(folder)
         write_file(folder / RECIPE, recipe.to_toml())
     with lock_new_run(run):
@@ -116,9 +132,11 @@ def resume(run: Path, show: bool) -> dict[str, Any]:
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and write the result."""
+    found = search_rate(run, lambda: open_run(run, False).trainer)
     training = open_run(run, show)
+    log_defaults(Seq2SeqFinetuneSpec.from_run_config(training.config).defaults)
     model, result = training.save(training.trainer.train())
-    result |= score_seq2seq(run, training.config, model, result)
+    result |= score_seq2seq(run, training.config, model, result) | ({"learning_rate_search": found} if found else {})
     write_object(run / RESULT, result)
     return result
 
@@ -134,8 +152,8 @@ def seq2seq_recipe(model: Model, mixture: MixtureSettings | None = None) -> Reci
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
     removed = [f"objective.{other}" for other in settings.objective if other != name]
-    return recipe.with_changes({**changes, **finetune_overrides(settings, removed), **layer_decay_overrides(settings)},
-                               ORIGIN)
+    decay = layer_decay_overrides(settings) if uses_layer_decay(StartModel.of(model), stated_keys(recipe)) else {}
+    return recipe.with_changes({**changes, **finetune_overrides(settings, removed), **decay}, ORIGIN)
 
 
 def _objective(model: Model) -> tuple[str, dict[str, Any]]:
@@ -264,7 +282,8 @@ def score_seq2seq(run: Path, run_config: RunConfig, model: Model, result: dict[s
                                 else _combine_task_scores(task_scores, spec.metrics))
     examples_seen = result["steps"] / spec.steps_in_epoch * spec.pairs
     return {"task": spec.kind, "model": run_config.start, "metrics": metrics,
-            "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
+            "examples_per_second": examples_seen / max(result["seconds"], 1e-9),
+            **({"defaults": dict(spec.defaults)} if spec.defaults else {})}
 
 
 def _combine_task_scores(task_scores: dict[str, dict[str, Any]], metrics: Mapping[str, str]) -> dict[str, Any]:

@@ -108,6 +108,7 @@ class SweepRun:
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     """Run the remaining trials, select the best, and publish it as the result of the run."""
+    found = finetune_run.find_learning_rate(run)  # once, for all trials
     recipe, run_config = read_run(run)
     spec = HeadFinetuneSpec.from_run_config(run_config)
     task_config = next(iter(spec.parse_task_configs().values()))
@@ -127,7 +128,8 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
     best = max((trial for trial in group if trial.result), key=lambda trial: _selection_score(task_config, trial))
     assert best.result is not None
     result = {**best.result, "run": str(run), "trials": [trial.summary() for trial in finished], "rates": summary,
-              "chosen": {"trial": best.folder.name, "rate": best.learning_rate, "seed": best.seed}}
+              "chosen": {"trial": best.folder.name, "rate": best.learning_rate, "seed": best.seed},
+              **({"learning_rate_search": found} if found else {})}
     for line in summary:
         logger.info(_format_summary(task_config, line))
     if spec.trials and spec.trials["ensemble"]:
@@ -170,7 +172,8 @@ def run_one(run: Path, sweep_run: SweepRun, recipe: Recipe, run_config: RunConfi
 
 def create_run(run: Path, sweep_run: SweepRun, recipe: Recipe, run_config: RunConfig) -> None:
     """Create the run folder of a trial: the same examples with another learning rate or seed."""
-    spec = replace(HeadFinetuneSpec.from_run_config(run_config), trials=None, baseline=False)  # fitted once for all
+    spec = replace(HeadFinetuneSpec.from_run_config(run_config), trials=None, find_rate=None,
+                   baseline=False)  # the baseline is fitted once for all
     task_configs = spec.parse_task_configs().values()
     if sweep_run.folder.parent.is_dir():
         remove_leftovers(sweep_run.folder.parent)
