@@ -22,6 +22,8 @@ def without_times(result: dict) -> dict:
     values = {key: value for key, value in result.items() if "second" not in key and key != "run"}
     values["trials"] = [{key: value for key, value in trial.items() if key != "seconds"}
                         for trial in values.get("trials", [])]
+    for scores in values.get("baseline", {}).values():
+        scores["fit"].pop("seconds")
     return values
 
 

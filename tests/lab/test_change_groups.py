@@ -72,8 +72,8 @@ def test_change_groups_of_roberta():
         "objective.next_sentence": {"objective.next_sentence"},
         "objective.masked_lm.dynamic": {"objective.masked_lm.dynamic"},
         "training.clip_norm": {"training.clip_norm"},
-        "finetuning": {"finetuning.clip_norm", "finetuning.learning_rate", "finetuning.width", "finetuning.warmup",
-                       "finetuning.optimizer.beta2", "finetuning.optimizer.weight_decay"}}
+        "finetuning": {"finetuning.clip_norm", "finetuning.learning_rate", "finetuning.width", "finetuning.epochs",
+                       "finetuning.warmup", "finetuning.optimizer.beta2", "finetuning.optimizer.weight_decay"}}
     # the tokenizer is one group, also if its kind does not change
     assert contents(between("bert", "spanbert"))["tokenizer"] == {"tokenizer.vocab_size", "tokenizer.lowercase"}
 
