@@ -82,9 +82,9 @@ def count_on_disk(tokens: int, order: int, memory: int) -> dict[str, float]:
         part = min(1 << 20, limit // (2 * sorting_bytes(packer.num_words)))
         before, start = peak_mib(), time.perf_counter()
         runs = []
-        for first in range(0, stream.num_places, part):
+        for first in range(0, stream.num_positions, part):
             runs.append(folder / f"run-{first:012d}.npy")
-            write_run(runs[-1], *sort_and_sum(stream.ngrams(first, min(first + part, stream.num_places), packer)[0]))
+            write_run(runs[-1], *sort_and_sum(stream.ngrams(first, min(first + part, stream.num_positions), packer)[0]))
         counted = time.perf_counter()
         merged = MergedNgrams.merge(runs, folder / "merged.npy", limit)
         merged_at, counting_peak = time.perf_counter(), peak_mib()
@@ -120,7 +120,7 @@ def ours(train: np.ndarray, held_out: np.ndarray, order: int) -> tuple[float, fl
 
     start = time.perf_counter()
     stream, packer = document_stream(train), NgramPacker(order, VOCABULARY)
-    tables, _ = estimate([sort_and_sum(stream.ngrams(0, stream.num_places, packer)[0])], packer)
+    tables, _ = estimate([sort_and_sum(stream.ngrams(0, stream.num_positions, packer)[0])], packer)
     counted = time.perf_counter()
     table = NgramTable(VOCABULARY, order)
     table.assign(tables)

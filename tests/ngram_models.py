@@ -21,7 +21,7 @@ def stream_of(documents: Sequence[Sequence[int]], end_id: int) -> DocumentStream
 def count(documents: Sequence[Sequence[int]], packer: NgramPacker, end_id: int):
     """The n-grams of all documents, sorted, and their counts."""
     stream = stream_of(documents, end_id)
-    return sort_and_sum(stream.ngrams(0, stream.num_places, packer)[0])
+    return sort_and_sum(stream.ngrams(0, stream.num_positions, packer)[0])
 
 
 def ngram_tables(documents: Sequence[Sequence[int]], order: int, vocab_size: int,

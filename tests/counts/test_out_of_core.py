@@ -19,9 +19,9 @@ END = 0
 def write_runs(folder, documents, packer, part):
     stream = stream_of(documents, END)
     runs = []
-    for start in range(0, stream.num_places, part):
+    for start in range(0, stream.num_positions, part):
         runs.append(folder / f"run-{start:06d}.npy")
-        write_run(runs[-1], *sort_and_sum(stream.ngrams(start, min(start + part, stream.num_places), packer)[0]))
+        write_run(runs[-1], *sort_and_sum(stream.ngrams(start, min(start + part, stream.num_positions), packer)[0]))
     return runs
 
 

@@ -23,25 +23,25 @@ class DocumentStream:
         self.starts, stops = np.asarray(ranges, np.int64).reshape(-1, 2).T
         self.lengths = stops - self.starts
         self.tokens_at, self.end_id = tokens_at, end_id
-        # a document takes one place more than it has predicted tokens: the separator before it
+        # a document takes one position more than it has predicted tokens: the separator before it
         self.firsts = np.concatenate([[0], np.cumsum(self.lengths + 2)])
 
     @property
-    def num_places(self) -> int:
+    def num_positions(self) -> int:
         return int(self.firsts[-1])
 
     def read(self, start: int, stop: int) -> tuple[Integers, Integers]:
-        """(tokens, number of tokens before each in its document) of these places."""
-        places = np.arange(start, stop)
-        document = np.searchsorted(self.firsts, places, side="right") - 1
-        depth = places - self.firsts[document]
+        """(tokens, number of tokens before each in its document) of these positions."""
+        positions = np.arange(start, stop)
+        document = np.searchsorted(self.firsts, positions, side="right") - 1
+        depth = positions - self.firsts[document]
         inside = (depth > 0) & (depth <= self.lengths[document])
-        tokens = np.full(len(places), self.end_id, np.int64)
+        tokens = np.full(len(positions), self.end_id, np.int64)
         tokens[inside] = self.tokens_at((self.starts[document] + depth - 1)[inside])
         return tokens, depth
 
     def ngrams(self, start: int, stop: int, packer: NgramPacker) -> tuple[Words, Integers]:
-        """The n-gram of every token that is predicted at these places, and these tokens."""
+        """The n-gram of every token that is predicted at these positions, and these tokens."""
         first = max(0, start - (packer.order - 1))
         tokens, depth = self.read(first, stop)
         new = np.arange(start - first, stop - first)

@@ -165,7 +165,7 @@ def _read_level(pieces: Collection[tuple[Words, Counts]], packer: NgramPacker, i
 
 
 def _key(tables: NgramTables, tokens: list[Indices]) -> Indices:
-    """The key of each n-gram; `tokens[j]` is the token j places before the last one."""
+    """The key of each n-gram; `tokens[j]` is the token j positions before the last one."""
     row = tokens[-1]
     if len(tokens) == 1:
         return row

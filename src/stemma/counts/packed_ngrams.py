@@ -38,12 +38,12 @@ class NgramPacker:
         return -(-self.order // self.tokens_per_word)
 
     def _place(self, column: int) -> tuple[int, np.uint64]:
-        """(word, shift) of the token that is `column` places before the last one."""
+        """(word, shift) of the token that is `column` positions before the last one."""
         word, slot = divmod(column, self.tokens_per_word)
         return word, np.uint64((self.tokens_per_word - 1 - slot) * self.bits)
 
     def pack(self, columns: list[NDArray[np.int64]]) -> Words:
-        """`columns[j]`: the token j places before the last one, -1 for none."""
+        """`columns[j]`: the token j positions before the last one, -1 for none."""
         packed = np.zeros((len(columns[0]), self.num_words), np.uint64)
         for column, tokens in enumerate(columns):
             word, shift = self._place(column)
@@ -51,7 +51,7 @@ class NgramPacker:
         return packed
 
     def column(self, packed: Words, column: int) -> NDArray[np.int64]:
-        """The token `column` places before the last one of each n-gram; -1: none."""
+        """The token `column` positions before the last one of each n-gram; -1: none."""
         word, shift = self._place(column)
         mask = np.uint64((1 << self.bits) - 1)
         return ((packed[:, word] >> shift) & mask).astype(np.int64) - 1

@@ -42,12 +42,13 @@ class CountNeighbors(CountingMethod):
                             "objective is objective.masked_lm, with attention_mask=full and not shifted.")
         self.context_ids = np.ones(self.network.vocab_size, bool)
         self.context_ids[self.loader.corpus.tokenizer.special_ids] = False
-        if self.stream.num_places < MIN_TOKENS:
-            raise UserError(f"{self.stream.num_places} tokens are too few to count neighbours in; give a longer text.")
-        self.first_held_out = int(self.stream.num_places * (1 - HELD_OUT_FRACTION))
+        if self.stream.num_positions < MIN_TOKENS:
+            raise UserError(f"{self.stream.num_positions} tokens are too few to count neighbours in; give a longer "
+                            "text.")
+        self.first_held_out = int(self.stream.num_positions * (1 - HELD_OUT_FRACTION))
 
     def part_end(self, start: int) -> int:
-        """No part holds text on both sides of the place where the held-out text begins."""
+        """No part holds text on both sides of the position where the held-out text begins."""
         end = super().part_end(start)
         return min(end, self.first_held_out) if start < self.first_held_out else end
 

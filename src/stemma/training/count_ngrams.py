@@ -55,13 +55,13 @@ class CountingMethod(Method):
                                      lambda offsets: loader.corpus.values_at("tokens", offsets),
                                      self.document_end(loader.corpus.tokenizer, recipe.corpus.boundary))
         wanted = recipe.training.batch_size * recipe.corpus.sequence_length
-        self.part_places = int(max(1, min(wanted, self.memory // (2 * sorting_bytes(self.packer.num_words)))))
-        self.parts: list[tuple[int, int]] = []  # the places of the text that are counted, one for each run on disk
-        self.estimated: int | None = None  # number of counted places that the tables of the network are made from
+        self.part_positions = int(max(1, min(wanted, self.memory // (2 * sorting_bytes(self.packer.num_words)))))
+        self.parts: list[tuple[int, int]] = []  # the positions of the text that are counted, one for each run on disk
+        self.estimated: int | None = None  # number of counted positions that the tables of the network are made from
 
     @property
     def counted(self) -> int:
-        """Number of places of the text that are counted."""
+        """Number of positions of the text that are counted."""
         return self.parts[-1][1] if self.parts else 0
 
     def state(self) -> MethodState:
@@ -81,13 +81,13 @@ class CountingMethod(Method):
 
     @abstractmethod
     def make_batch(self, start: int, stop: int) -> Batch:
-        """These places of the text as one row."""
+        """These positions of the text as one row."""
 
     # ---- counting ----
 
     def part_end(self, start: int) -> int:
-        """The end of the part that begins at this place."""
-        return min(self.stream.num_places, start + self.part_places)
+        """The end of the part that begins at this position."""
+        return min(self.stream.num_positions, start + self.part_positions)
 
     def next_batch(self, loader: BatchLoader, state: TrainState, length: int, progress: float) -> PreparedBatch:
         """The next part of the text as one row."""
@@ -104,7 +104,7 @@ class CountingMethod(Method):
         return StepMetrics({}, {}, {"counted": self.completed_fraction(state)})
 
     def _count(self, start: int, stop: int) -> Path:
-        """The run of these places; it is written unless it is there."""
+        """The run of these positions; it is written unless it is there."""
         path = self.folder / f"run-{start:015d}-{stop:015d}.npy"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ class CountingMethod(Method):
         return path
 
     def completed_fraction(self, state: TrainState) -> float:
-        return self.counted / self.stream.num_places
+        return self.counted / self.stream.num_positions
 
     # ---- smoothing ----
 
