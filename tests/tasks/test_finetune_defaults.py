@@ -115,7 +115,7 @@ def test_the_values_are_described_in_plain_words():
     assert describe_values({"learning_rate": 3e-4, "epochs": 8, "warmup": 0.1}) == \
         "learning rate 3e-4, 8 epochs, warm-up 10%"
     assert describe_values({"learning_rate": 0.016, "epochs": 1.0}) == "learning rate 0.016, 1 epoch"
-    assert BRIEF.describe() == "width 128, pre-trained on 0.9 M tokens (1.50 nats below unigram)"
+    assert BRIEF.describe() == "width 128, pre-trained on 900 K tokens (1.50 nats below unigram)"
     assert PUBLISHED.describe() == "as published for BERT, at width 768"
 
 

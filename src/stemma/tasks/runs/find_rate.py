@@ -24,6 +24,7 @@ from stemma.errors import Interrupted, UserError, pluralize
 from stemma.recipe_loading import Recipe
 from stemma.schema.training import GRADIENT_DESCENT
 from stemma.tasks.runs.finetune_defaults import scientific
+from stemma.tasks.runs.finetune_loader import FinetuneLoader
 from stemma.training.gradient_descent import GradientDescent
 from stemma.training.learning_rate import LearningRate
 from stemma.training.method import StepFailed
@@ -36,9 +37,10 @@ logger = logging.getLogger(__name__)
 
 FILE = "learning_rate_search.json"
 ORIGIN = "range test"  # origin of the learning rate in the recipe
-MAX_STEPS, MIN_STEPS = 100, 20  # of the test; never more than the run has, if that has at least MIN_STEPS
-# Rates to try, relative to the default. Above ten times the default, a test that reads few examples several times only
-# finds the rate that memorizes them fastest.
+# Steps of the test: at most those of the run and those of one epoch, but at least MIN_STEPS. In a second epoch the loss
+# falls fastest at the rate that memorizes the examples fastest.
+MAX_STEPS, MIN_STEPS = 100, 20
+# Rates to try, relative to the default.
 LOWEST, HIGHEST = 1 / 50, 10.0
 WIDTH = 0.15  # of the smoothing of the curve: standard deviation in powers of ten of the rate
 DIVERGED = 1.5  # the test ends when the running mean of the loss is above this multiple of its start
@@ -129,7 +131,8 @@ def find_rate(run: Path, open_trainer: Callable[[], Trainer],
         return None
     found = read_search(run)
     if found is None:
-        found = _search(recipe, config.budget.amount if config.budget.unit == "steps" else math.inf, open_trainer)
+        steps = config.budget.amount if config.budget.unit == "steps" else math.inf
+        found = _search(recipe, steps, config.task.get("steps_in_epoch"), open_trainer)
         write_object(run / FILE, found)
     if recipe.settings.training.learning_rate != found["learning_rate"]:
         write_file(run / RECIPE, recipe.with_changes({"training.learning_rate": found["learning_rate"]},
@@ -144,17 +147,21 @@ def read_search(run: Path) -> dict[str, Any] | None:
     return read_verified_object(file, "bring it back, or start the fine-tune again in another folder.")
 
 
-def search_steps(run_steps: float) -> int:
+def search_steps(run_steps: float, epoch_steps: float) -> int:
     """Steps of the test of a run of this length."""
-    return int(min(MAX_STEPS, max(MIN_STEPS, run_steps)))
+    return int(min(MAX_STEPS, max(MIN_STEPS, min(run_steps, epoch_steps))))
 
 
-def _search(recipe: Recipe, run_steps: float, open_trainer: Callable[[], Trainer]) -> dict[str, Any]:
+def _search(recipe: Recipe, run_steps: float, epoch_steps: int | None,
+            open_trainer: Callable[[], Trainer]) -> dict[str, Any]:
     default = recipe.settings.training.learning_rate
-    steps = search_steps(run_steps)
+    trainer = open_trainer()
+    if epoch_steps is None:
+        assert isinstance(trainer.loader, FinetuneLoader)
+        epoch_steps = trainer.loader.steps_in_epoch()
+    steps = search_steps(run_steps, epoch_steps)
     logger.info(f"looking for the learning rate: at most {steps} steps, from {scientific(LOWEST * default)} to "
                 f"{scientific(HIGHEST * default)}")
-    trainer = open_trainer()
     try:
         test = range_test(trainer, default, steps)
     finally:

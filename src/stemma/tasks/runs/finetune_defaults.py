@@ -62,7 +62,7 @@ class StartModel:
             or nats is not None and nats < LITTLE_LEARNT
 
     def describe(self) -> str:
-        """width 128, pre-trained on 0.9 M tokens (1.43 nats below unigram)"""
+        """width 128, pre-trained on 900 K tokens (1.43 nats below unigram)"""
         if self.record is None:
             return f"width {self.width:,}, pre-training not recorded" if self.laptop_size \
                 else f"as published for {self.title}, at width {self.width:,}"
@@ -156,8 +156,8 @@ def scientific(rate: float) -> str:
 
 
 def _short(count: int) -> str:
-    """0.9 M, 2.1 B, 12 K"""
-    for size, unit in ((10**9, "B"), (10**5, "M")):
+    """900 K, 2.1 B, 12 K"""
+    for size, unit in ((10**9, "B"), (10**6, "M")):
         if count >= size:
-            return f"{count / max(size, 10**6):.3g} {unit}"
+            return f"{count / size:.3g} {unit}"
     return f"{count / 1000:.3g} K"
