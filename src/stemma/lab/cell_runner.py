@@ -33,7 +33,7 @@ from stemma.training.budget import Budget
 from stemma.training.corpus_cache import adopt_tokenizer
 from stemma.training.pretrain import RunBody as Training
 from stemma.training.pretrain import resume
-from stemma.training.run_folder import MODEL, RunConfig, create_run, read_run
+from stemma.training.run_folder import MODEL, RunConfig, create_run, read_result, read_run
 from stemma.training.run_graph import run_or_resume
 from stemma.training.trainer import TrainingDivergedError
 
@@ -70,6 +70,9 @@ class CellRunner:
 
     def train(self, cell: Cell) -> dict[str, Any]:
         def continue_run(run: Path) -> dict[str, Any]:
+            read_run(run)  # an edited recipe is refused
+            if (finished := read_result(run)) is not None:
+                return finished
             with each_once(self.logged):
                 return resume(run, show_progress=self.show, body=self.training)
 
