@@ -56,7 +56,7 @@ def test_a_head_of_another_task_is_not_reused(tmp_path, start):
              for name, rows in (("two", two), ("three", three))]
     finetune(TaskArguments("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES, seed=SEED)
     other = finetune(TaskArguments("classify", files[1]), tmp_path / "first", tmp_path / "second", steps=1, seed=SEED)
-    assert other["loss"] == pytest.approx(1.1, abs=0.2)  # as good as guessing among three
+    assert other["loss"] == pytest.approx(1.1, abs=0.4)  # as good as guessing among three
     same = finetune(TaskArguments("classify", files[0]), tmp_path / "first", tmp_path / "third", steps=1, seed=SEED)
     assert same["loss"] < 0.3  # the same task goes on where it stopped
 

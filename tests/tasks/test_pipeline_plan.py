@@ -163,7 +163,7 @@ def test_a_digest_depends_on_the_values_of_a_recipe_and_not_on_its_summary(folde
         stages["general"]["recipe"] = f"{folder / 'own.toml'}@tiny"
         return StageDigests(read_pipeline_plan(write_plan(folder, stages))).output_digest
 
-    text = 'parent = "bert"\nsummary = "{}"\n[network]\ndropout = {}\n'
+    text = 'parent = "bert"\nsummary = "{}"\n[training]\nclip_norm = {}\n'
     first = digests(text.format("one", 0.2))
     assert digests(text.format("another", 0.2)) == first
     assert digests(text.format("one", 0.3))["general"] != first["general"]

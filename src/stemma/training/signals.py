@@ -17,14 +17,16 @@ STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 def deferred_signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP in the yielded list; a second signal acts as usual."""
     received: list[int] = []
+    installed: dict[signal.Signals, Any] = {}  # previous handlers; a signal may come before all are installed
 
     def record(signal_number: int, frame: object) -> None:
         leave_terminal()
         received.append(signal_number)
-        for previous_number, handler in previous.items():
+        for previous_number, handler in installed.items():
             signal.signal(previous_number, handler)
 
     with signal_handlers(STOP_SIGNALS, record) as previous:
+        installed.update(previous)
         yield received
 
 
