@@ -187,6 +187,24 @@ def test_a_loss_spike_stops_the_run(tmp_path, corpus):
     assert (tmp_path / "checkpoints/step-101").is_dir()
 
 
+def test_a_small_loss_that_grows_is_no_spike(tmp_path, corpus, monkeypatch):
+    """The loss of a classifier that is nearly always right is multiplied by one wrong example: only losses above 1 nat
+    can be a spike."""
+    loop = build_trainer(tmp_path, corpus, "training.spike_factor=3.0", "training.batch_size=2", steps=104)
+    compute_losses, losses = loop.forward_backward.compute_losses, []
+
+    def small_losses(objectives, batch, state):
+        result = compute_losses(objectives, batch, state)
+        wanted = 0.1 if loop.state.step < 102 else 0.9 if loop.state.step == 102 else 3.1
+        losses.append(wanted)
+        return result._replace(total=result.total * 0 + wanted)
+
+    monkeypatch.setattr(loop.forward_backward, "compute_losses", small_losses)
+    with pytest.raises(UserError, match=r"jumped to 3.1 \(its running mean is 0.1.*\) at step 104"):
+        loop.train()
+    assert 0.9 in losses
+
+
 def test_the_first_signal_is_deferred_and_the_second_interrupts():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), deferred_signals() as received:

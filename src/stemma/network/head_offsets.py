@@ -57,8 +57,9 @@ def initialize_head_offsets(settings: NetworkSettings, embedding: InputEmbedding
     angles = torch.arange(table.num_embeddings)[:, None] * frequencies
     table.weight.zero_()
     table.weight[:, own] = torch.cat([angles.sin(), angles.cos()], 1).to(table.weight) * std * AMPLITUDE
-    if embedding.project is not None:  # the dimensions stay apart
+    if embedding.project is not None:  # the dimensions stay apart, and all keep their variance
         weight = embedding.project.weight
+        weight.normal_(std=(width - dimensions)**-0.5)
         weight[-dimensions:] = 0.0
         weight[:, own] = 0.0
         weight[-dimensions:, own] = torch.eye(dimensions).to(weight)

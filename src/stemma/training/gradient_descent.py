@@ -19,6 +19,7 @@ from stemma.training.weight_average import PREFIX, WeightAverage
 
 UPDATES = "average_updates"  # number of updates of the moving average, in a checkpoint
 SMOOTHING = 0.98  # of the running mean of the loss, for spike detection
+LEAST_MEAN = 1.0  # the loss of a classifier that is nearly always right varies by large factors from batch to batch
 ADVICE = "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0"
 
 
@@ -107,7 +108,7 @@ class GradientDescent(Method):
     def _check_divergence(self, total: float, norm: float, mean: float, count: float) -> None:
         """Fail before a bad gradient reaches the weights."""
         spike = self.settings.spike_factor
-        spiked = spike is not None and count > 100 and total > spike * mean
+        spiked = spike is not None and count > 100 and total > spike * max(mean, LEAST_MEAN)
         if math.isfinite(total) and math.isfinite(norm) and not spiked:
             return
         self.optimizer.zero_grad(set_to_none=True)
