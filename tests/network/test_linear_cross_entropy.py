@@ -14,6 +14,12 @@ from stemma.network.linear_cross_entropy import (
 WIDTH, VOCABULARY = 6, 37
 
 
+@pytest.fixture(autouse=True, params=[2 * VOCABULARY, 1 << 23])
+def chunk(request, monkeypatch):
+    """Chunks of two rows, and one for all rows."""
+    monkeypatch.setattr(module, "CHUNK_LOGITS", request.param)
+
+
 def inputs(rows: int, bias: bool = True, scale: float = 1.0):
     rng = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, WIDTH, generator=rng) * scale

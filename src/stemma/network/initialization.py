@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from stemma.network.bf16_linear import linear
 from stemma.schema.network import NetworkSettings
 
 
@@ -63,6 +64,9 @@ class Linear(nn.Linear):
         # set before super().__init__, which calls reset_parameters
         self.initializers, self.bias_start = (initializer, *further_initializers), bias_start
         super().__init__(in_features, out_features, bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
 
     def reset_parameters(self) -> None:
         with torch.no_grad():

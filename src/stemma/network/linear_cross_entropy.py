@@ -1,8 +1,8 @@
 """Cross-entropy of a linear layer over a large vocabulary, without storing all logits.
 
 torch stores three (N, vocabulary) matrices: logits, log-softmax and gradient. Here the logits of a block of rows are
-computed, turned into their gradient in place, and multiplied into the gradients of hidden states and weight. The next
-block reuses the buffer. The result is the same, with memory for one block only. The idea is that of Cut Your Losses
+computed, turned into their gradient in place (on a CPU in chunks that stay in the cache), and multiplied into the
+gradients of hidden states and weight. The next block reuses the buffer. The result is the same, with memory for one block only. The idea is that of Cut Your Losses
 (arXiv:2411.09009), in plain torch. A token can be sampled for each row from the same probabilities, without computing
 the logits again.
 """
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stemma.network.bf16_linear import round_up, with_rounded_rows
+
 BLOCK_LOGITS = 24 * 1024 * 1024  # logits per block, 96 MiB in fp32; smaller blocks slow the matrix products down
+CHUNK_LOGITS = 256 * 1024  # logits that are processed together on a CPU: 1 MiB in fp32, which stays in the cache
 BUNDLE_COLUMNS = 256  # columns per bundle in two-stage sampling
 
 
@@ -43,57 +46,74 @@ class _LinearCrossEntropy(torch.autograd.Function):
         allocate = torch.empty_like if hidden.dtype == torch.float32 and len(hidden) else torch.zeros_like
         grad_weight = allocate(weight, dtype=torch.float32) if needs_gradient else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_gradient and bias is not None else None
-        buffer = torch.empty(min(rows, len(hidden)), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
+        rounds = hidden.dtype == torch.bfloat16 and hidden.device.type == "cpu"
+        buffer_rows = round_up(min(rows, len(hidden))) if rounds else min(rows, len(hidden))
+        buffer = torch.empty(buffer_rows, weight.shape[0], dtype=hidden.dtype, device=hidden.device)
         # the mean logit is the logit of the mean embedding: label smoothing needs no extra pass over the logits
         linear_smoothing = smoothing if softcap is None else 0.0
         mean_weight = weight.float().mean(0) if linear_smoothing else weight.new_zeros(())
         slope = None  # derivative of the capped logits
+        bias32 = hidden.new_zeros(0) if bias is None else bias.float()
+        chunk_rows = rows if hidden.device.type != "cpu" else max(1, CHUNK_LOGITS // weight.shape[0])
         for start in range(0, len(hidden), rows):
-            block, block_labels = hidden[start:start + rows], labels[start:start + rows, None]
-            divisor = denominator[start:start + rows, None] if isinstance(denominator, Tensor) else denominator
-            logits = torch.mm(block, weight.T, out=buffer[: len(block)])
-            scores = logits.float()  # the buffer itself in fp32, a copy in bf16
-            if bias is not None:
-                scores.add_(bias.float())
-            if softcap is not None:
-                scores.div_(softcap).tanh_()
-                slope = 1.0 - scores.square() if needs_gradient else None
-                scores.mul_(softcap)
-            highest = scores.amax(1, keepdim=True)
-            label_logit = scores.gather(1, block_labels) - highest
-            if smoothing:  # arXiv:1512.00567
-                mean_logit = scores.mean(1, keepdim=True) if softcap is not None else \
-                    (block.float() @ mean_weight[:, None]) + (0.0 if bias is None else bias.float().mean())
-                label_logit = (1 - smoothing) * label_logit + smoothing * (mean_logit - highest)
-            exponentials = scores.sub_(highest).exp_()  # from here on the buffer holds unnormalized probabilities
-            if find_correct:
-                correct[start:start + rows] = (label_logit == 0)[:, 0]
-            if sample:
-                sampled[start:start + rows] = sample_columns(exponentials)
-            norm = exponentials.sum(1, keepdim=True)
-            log_norm = norm.log()
-            losses, scale = log_norm - label_logit, 1.0 / (norm * divisor)
-            if z_loss:  # z_loss x (log Z)^2, whose gradient is 2 x z_loss x log Z x probabilities
-                log_z = log_norm + highest
-                losses += z_loss * log_z.square()
-                scale *= 1 + 2 * z_loss * log_z
-            loss += (losses / divisor if isinstance(divisor, Tensor) else losses).sum()
+            block = hidden[start:start + rows]
+            # in bf16 on a CPU rows of zeros are added (bf16_linear.py)
+            product_input = with_rounded_rows(block) if rounds else block
+            product = torch.mm(product_input, weight.T, out=buffer[: len(product_input)])
+            for first in range(0, len(block), chunk_rows):
+                chunk = slice(start + first, min(start + first + chunk_rows, start + len(block)))
+                logits = product[first:first + chunk.stop - chunk.start]
+                chunk_labels = labels[chunk, None]
+                divisor = denominator[chunk, None] if isinstance(denominator, Tensor) else denominator
+                scores = logits.float()  # the buffer itself in fp32, a copy in bf16
+                if bias is not None:
+                    scores.add_(bias32)
+                if softcap is not None:
+                    scores.div_(softcap).tanh_()
+                    slope = 1.0 - scores.square() if needs_gradient else None
+                    scores.mul_(softcap)
+                highest = scores.amax(1, keepdim=True)
+                label_logit = scores.gather(1, chunk_labels) - highest
+                if smoothing:  # arXiv:1512.00567
+                    mean_logit = scores.mean(1, keepdim=True) if softcap is not None else \
+                        (hidden[chunk].float() @ mean_weight[:, None]) + (0.0 if bias is None else bias32.mean())
+                    label_logit = (1 - smoothing) * label_logit + smoothing * (mean_logit - highest)
+                exponentials = scores.sub_(highest).exp_()  # from here on `scores` holds unnormalized probabilities
+                if find_correct:
+                    correct[chunk] = (label_logit == 0)[:, 0]
+                if sample:
+                    sampled[chunk] = sample_columns(exponentials)
+                norm = exponentials.sum(1, keepdim=True)
+                log_norm = norm.log()
+                losses, scale = log_norm - label_logit, 1.0 / (norm * divisor)
+                if z_loss:  # z_loss x (log Z)^2, whose gradient is 2 x z_loss x log Z x probabilities
+                    log_z = log_norm + highest
+                    losses += z_loss * log_z.square()
+                    scale *= 1 + 2 * z_loss * log_z
+                loss += (losses / divisor if isinstance(divisor, Tensor) else losses).sum()
+                if not needs_gradient:
+                    continue
+                probabilities = exponentials.mul_(scale)
+                label_gradient = -1.0 / divisor if isinstance(divisor, Tensor) else \
+                    torch.full_like(norm, (smoothing - 1.0) / divisor)
+                probabilities.scatter_add_(1, chunk_labels, label_gradient)
+                if slope is not None:
+                    probabilities.sub_(smoothing / (weight.shape[0] * divisor)).mul_(slope)
+                if grad_bias is not None:
+                    grad_bias += probabilities.sum(0)
+                if logits.dtype != torch.float32:
+                    logits.copy_(probabilities)
             if grad_hidden is None or grad_weight is None:
                 continue
-            probabilities = exponentials.mul_(scale)
-            label_gradient = -1.0 / divisor if isinstance(divisor, Tensor) else \
-                torch.full_like(norm, (smoothing - 1.0) / divisor)
-            probabilities.scatter_add_(1, block_labels, label_gradient)
-            if slope is not None:
-                probabilities.sub_(smoothing / (weight.shape[0] * divisor)).mul_(slope)
-            if grad_bias is not None:
-                grad_bias += probabilities.sum(0)
-            grad_logits = probabilities.to(hidden.dtype)
-            torch.mm(grad_logits, weight, out=grad_hidden[start:start + rows])
+            product[len(block):] = 0.0
+            if rounds:
+                grad_hidden[start:start + rows] = torch.mm(product, weight)[: len(block)]
+            else:
+                torch.mm(product, weight, out=grad_hidden[start:start + rows])
             if hidden.dtype != torch.float32:
-                grad_weight += grad_logits.T @ block
+                grad_weight += product.T @ product_input
             else:  # the first block writes, the others add: zeroing a large matrix would be an extra pass
-                torch.addmm(grad_weight, grad_logits.T, block, beta=float(start > 0), out=grad_weight)
+                torch.addmm(grad_weight, product.T, block, beta=float(start > 0), out=grad_weight)
         if linear_smoothing and grad_hidden is not None and grad_weight is not None:
             grad_hidden -= (mean_weight * (smoothing / denominator)).to(grad_hidden.dtype)
             grad_weight -= hidden.float().sum(0) * (smoothing / (weight.shape[0] * denominator))

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from stemma.network.attention.kinds import FullAttentionSettings
 from stemma.network.attention.query_key_norm import build_query_key_norm
+from stemma.network.bf16_linear import linear
 from stemma.network.cache import LayerKVCache
 from stemma.network.disentangled_position import DisentangledPositions, position_scores
 from stemma.network.dropout import Dropout, dropout_mask
@@ -103,7 +104,7 @@ class SelfAttention(TensorModule):
         if not self.gated:
             return None
         rows = slice(3 * self.heads * self.head_width, None)
-        return functional.linear(x, self.input.weight[rows], None if self.input.bias is None else self.input.bias[rows])
+        return linear(x, self.input.weight[rows], None if self.input.bias is None else self.input.bias[rows])
 
     def _project_output(self, attended: Tensor, gate: Tensor | None) -> Tensor:
         """(..., heads x D) -> (..., width): gate, norm, output projection, norm."""
@@ -175,7 +176,7 @@ class SelfAttention(TensorModule):
         inner = self.heads * self.head_width
         rows = slice(first * inner, last * inner)
         bias = self.input.bias[rows] if self.input.bias is not None else None
-        projected = functional.linear(x, self.input.weight[rows], bias)
+        projected = linear(x, self.input.weight[rows], bias)
         projected = projected if unpadded is None else unpadded.pad(projected)
         if angles is None:
             parts = split_heads(projected, last - first, self.heads)
