@@ -12,7 +12,7 @@ from stemma.network import stack, unpad
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.unpad import UnpaddedBatch
+from stemma.network.unpad import UnpaddedBatch, should_unpad
 from stemma.visibility import Bidirectional, Causal, PaddingRule, Visibility
 
 LENGTHS = [3, 11, 1, 5, 5, 2, 9, 4, 6, 1, 2, 3, 3]
@@ -51,6 +51,7 @@ def gradients(network: Network, outputs: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture(autouse=True)
 def group_small_batches_too(monkeypatch):
     monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 0)
+    monkeypatch.setattr(unpad, "MIN_SAVING", 1)
 
 
 @pytest.fixture
@@ -145,3 +146,12 @@ def test_a_batch_with_little_padding_is_not_unpadded(recorded):
         network({"encoder": Stream(torch.zeros(8, 10, dtype=torch.int64), PaddingRule(token_mask), reuse_length=0,
                                    skip_padding=True)})
     assert not recorded
+
+
+@pytest.mark.parametrize(("tokens", "width", "unpadded"), [
+    (95, 1024, False),  # 5% padding
+    (60, 1024, False),  # too little in all: 40 positions
+    (60, 2048, True)])
+def test_padding_is_removed_only_where_that_pays(monkeypatch, tokens, width, unpadded):
+    monkeypatch.setattr(unpad, "MIN_SAVING", 1 << 16)
+    assert should_unpad(torch.arange(100)[None] < tokens, width) is unpadded

@@ -43,8 +43,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         sampled = labels.new_empty(len(hidden) if sample else 0)
         correct = torch.empty(len(hidden) if find_correct else 0, dtype=torch.bool, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
-        allocate = torch.empty_like if hidden.dtype == torch.float32 and len(hidden) else torch.zeros_like
+        allocate = torch.empty_like if len(hidden) else torch.zeros_like
         grad_weight = allocate(weight, dtype=torch.float32) if needs_gradient else None
+        weight = weight.to(hidden.dtype)
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_gradient and bias is not None else None
         rounds = hidden.dtype == torch.bfloat16 and hidden.device.type == "cpu"
         buffer_rows = round_up(min(rows, len(hidden))) if rounds else min(rows, len(hidden))
@@ -110,10 +111,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_hidden[start:start + rows] = torch.mm(product, weight)[: len(block)]
             else:
                 torch.mm(product, weight, out=grad_hidden[start:start + rows])
-            if hidden.dtype != torch.float32:
-                grad_weight += product.T @ product_input
-            else:  # the first block writes, the others add: zeroing a large matrix would be an extra pass
+            # the first block writes, the others add: zeroing a large matrix would be an extra pass
+            if hidden.dtype == torch.float32:
                 torch.addmm(grad_weight, product.T, block, beta=float(start > 0), out=grad_weight)
+            elif start:
+                grad_weight += product.T @ product_input
+            else:
+                grad_weight.copy_(product.T @ product_input)
         if linear_smoothing and grad_hidden is not None and grad_weight is not None:
             grad_hidden -= (mean_weight * (smoothing / denominator)).to(grad_hidden.dtype)
             grad_weight -= hidden.float().sum(0) * (smoothing / (weight.shape[0] * denominator))
@@ -181,7 +185,7 @@ def _loss_and_sample(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        hidden = hidden.to(dtype)
     sources = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources)
     return LMLossOutput(*_LinearCrossEntropy.apply(hidden, weight, bias, labels, denominator, smoothing, softcap,

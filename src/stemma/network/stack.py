@@ -201,7 +201,7 @@ class LayerwisePass:
         plain = "padding_free" in self.stack.supports and stateless and stack_input.cross_cache is None \
             and not stack_input.keep_hidden_states and not stack_input.keep_attention_scores \
             and x.shape[1] == stack_input.length
-        if not stack_input.skip_padding or not plain or token_mask is None or not should_unpad(token_mask):
+        if not stack_input.skip_padding or not plain or token_mask is None or not should_unpad(token_mask, x.shape[2]):
             return None
         # a score bias has the full length of the batch, and many small products are slow on a GPU
         group_by_length = context.score_bias is None and context.relative_positions is None and not token_mask.is_cuda

@@ -18,6 +18,7 @@ from stemma.network.rotary import RotaryRotation
 from stemma.visibility import CompiledMask
 
 MAX_FILL_RATIO = 0.9  # fraction of positions that are tokens; above it, unpadding costs more than it saves
+MIN_SAVING = 1 << 16  # hidden-state elements of the padding; below it, unpadding costs more than it saves
 MAX_GROUPS, MIN_GROUP_ROWS = 4, 4  # groups of rows of similar length, and rows per group
 MIN_SCORES_TO_GROUP = 1 << 17  # attention scores (rows x length x length); below it, one group is faster
 
@@ -128,6 +129,7 @@ class UnpaddedBatch:
             yield group, group.pad(part)
 
 
-def should_unpad(token_mask: Tensor) -> bool:
-    """Whether more than 10% of the batch is padding."""
-    return int(token_mask.sum()) < MAX_FILL_RATIO * token_mask.numel()
+def should_unpad(token_mask: Tensor, width: int) -> bool:
+    """Whether more than 10% of the batch is padding, and enough to be worth it."""
+    num_tokens, num_positions = int(token_mask.sum()), token_mask.numel()
+    return num_tokens < MAX_FILL_RATIO * num_positions and (num_positions - num_tokens) * width >= MIN_SAVING
