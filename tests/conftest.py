@@ -152,6 +152,14 @@ def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["STEMMA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture
+def unpad_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove padding in narrow networks too, where computing it is faster."""
+    from stemma.network import unpad
+
+    monkeypatch.setattr(unpad, "MIN_SAVING", 1)
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
     """`shared(name, make)` is the path that `make(path)` wrote; it runs once for the tests of all workers."""

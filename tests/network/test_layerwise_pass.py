@@ -12,6 +12,8 @@ from stemma.network.inputs_outputs import Stream
 from stemma.network.stack_input import build_stack_input
 from stemma.visibility import Bidirectional, Causal, PaddingRule
 
+pytestmark = pytest.mark.usefixtures("unpad_small_batches")
+
 ROWS, LENGTH = 12, 40
 SMALL = ["network.layers=3", "network.width=24", "network.heads=2", "network.feedforward=32",
          "corpus.sequence_length=48"]

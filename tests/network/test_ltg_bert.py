@@ -15,6 +15,8 @@ from stemma.objectives.base import LM_HEAD
 from stemma.recipe_loading import recipe
 from stemma.visibility import Causal, PaddingRule
 
+pytestmark = pytest.mark.usefixtures("unpad_small_batches")
+
 VOCABULARY, LENGTH = 23, 19
 SIZES = ["network.layers=3", "network.width=24", "network.heads=3", "network.feedforward=20", "network.dropout=0.2",
          "network.attention.dropout=0.3", "network.attention.output_dropout=0.3", "network.head.dropout=0.1",

@@ -24,6 +24,8 @@ from stemma.objectives import build_network
 from stemma.recipe_loading import recipe
 from stemma.visibility import Causal, CompiledMask, PaddingRule
 
+pytestmark = pytest.mark.usefixtures("unpad_small_batches")
+
 HEADS, WIDTH, LENGTH, EPSILON = 2, 12, 7, 0.05
 SIZES = [f"network.width={WIDTH}", f"network.heads={HEADS}", "network.feedforward=20", "network.layers=2",
          f"network.norm.epsilon={EPSILON}", "network.dropout=0", "network.attention.dropout=0"]

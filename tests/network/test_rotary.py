@@ -17,6 +17,8 @@ from stemma.objectives import build_network
 from stemma.recipe_loading import recipe
 from stemma.visibility import Causal, CompiledMask, PaddingRule
 
+pytestmark = pytest.mark.usefixtures("unpad_small_batches")
+
 SIZES = ["network.width=24", "network.heads=2", "network.feedforward=20", "network.layers=3",
          "corpus.sequence_length=64"]
 ROTARY = ["network.position.kind=rotary", "network.position.maximum=128", "network.position.base=50.0"]

@@ -15,6 +15,8 @@ from stemma.network.network import Network
 from stemma.network.unpad import UnpaddedBatch, should_unpad
 from stemma.visibility import Bidirectional, Causal, PaddingRule, Visibility
 
+pytestmark = pytest.mark.usefixtures("unpad_small_batches")
+
 LENGTHS = [3, 11, 1, 5, 5, 2, 9, 4, 6, 1, 2, 3, 3]
 BATCH, LENGTH, VOCABULARY = len(LENGTHS), max(LENGTHS), 29
 RIGHT_PADDED = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
@@ -51,7 +53,6 @@ def gradients(network: Network, outputs: torch.Tensor) -> list[torch.Tensor]:
 @pytest.fixture(autouse=True)
 def group_small_batches_too(monkeypatch):
     monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 0)
-    monkeypatch.setattr(unpad, "MIN_SAVING", 1)
 
 
 @pytest.fixture
