@@ -63,9 +63,8 @@ def test_numbers_of_rows_that_differ_a_little_share_their_products():
     for rows in (ROW_MULTIPLE + 1, ROW_MULTIPLE + 7, 2 * ROW_MULTIPLE - 1):
         x, weight = torch.randn(rows, 8, requires_grad=True), torch.randn(12, 8, requires_grad=True)
         labels = torch.zeros(rows, dtype=torch.long)
-        with ProductRows() as products:
-            with torch.autocast("cpu", torch.bfloat16):
-                linear(x, weight, None).sum().backward()
-                linear_cross_entropy(x, weight, None, labels, 1.0).backward()
+        with ProductRows() as products, torch.autocast("cpu", torch.bfloat16):
+            linear(x, weight, None).sum().backward()
+            linear_cross_entropy(x, weight, None, labels, 1.0).backward()
         seen.append(products.rows)
     assert seen[0] == seen[1] == seen[2] == {2 * ROW_MULTIPLE, 8, 12}

@@ -2,9 +2,9 @@
 
 torch stores three (N, vocabulary) matrices: logits, log-softmax and gradient. Here the logits of a block of rows are
 computed, turned into their gradient in place (on a CPU in chunks that stay in the cache), and multiplied into the
-gradients of hidden states and weight. The next block reuses the buffer. The result is the same, with memory for one block only. The idea is that of Cut Your Losses
-(arXiv:2411.09009), in plain torch. A token can be sampled for each row from the same probabilities, without computing
-the logits again.
+gradients of hidden states and weight. The next block reuses the buffer. The result is the same, with memory for one
+block only. The idea is that of Cut Your Losses (arXiv:2411.09009), in plain torch. A token can be sampled for each row
+from the same probabilities, without computing the logits again.
 """
 
 from __future__ import annotations
