@@ -329,4 +329,5 @@ def test_every_dropout_of_transformer_xl_has_a_site_and_a_rate():
     for recipe in ("transformer-xl", "transformer-xl@base", "transformer-xl@tiny", "transformer-xl@mini",
                    "transformer-xl@midi", "xlnet", "xlnet@large", "xlnet@tiny", "xlnet@mini", "xlnet@midi"):
         network = stemma.recipe(recipe).settings.network
-        assert network.dropout == network.inner_dropout == network.output_dropout > 0, recipe
+        assert network.dropout == network.inner_dropout == network.output_dropout, recipe
+        assert (network.dropout == 0) == recipe.endswith(("@tiny", "@mini", "@midi")), recipe  # no dropout on a laptop

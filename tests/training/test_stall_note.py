@@ -10,12 +10,19 @@ import pytest
 from stemma.recipe_loading import recipe
 from stemma.training.stall_note import StallNote, stall_remedy
 
+HEAD_OFFSETS, ROTARY = "network.initialization.head_offsets=[-1,1]", "network.position.kind=rotary"
+SINUSOIDAL = ["network.position.kind=sinusoidal", "network.position.maximum=512",
+              "remove=network.initialization.head_offsets"]
 
-@pytest.mark.parametrize("label", ["bert@tiny", "roberta@mini", "electra@tiny", "bert-wwm@tiny", "bert"])
-def test_masked_models_with_absolute_positions_have_a_remedy(label):
-    remedy = stall_remedy(recipe(label))
+
+@pytest.mark.parametrize(("label", "changes", "expected"), [
+    ("bert@tiny", [], "Train longer"), ("roberta@mini", [], "Train longer"), ("electra@tiny", [], "Train longer"),
+    ("bert", [], HEAD_OFFSETS), ("bert-wwm", [], HEAD_OFFSETS), ("bert@tiny", SINUSOIDAL, ROTARY)])
+def test_masked_models_with_absolute_positions_have_a_remedy(label, changes, expected):
+    remedy = stall_remedy(recipe(label, changes))
     size = label.partition("@")[2] or "tiny"
-    assert f"modernbert@{size}" in remedy and "network.position.kind=rotary network.position.maximum=512" in remedy
+    assert f"modernbert@{size}" in remedy and expected in remedy
+    assert (HEAD_OFFSETS in remedy) == (expected == HEAD_OFFSETS) and (ROTARY in remedy) == (expected == ROTARY)
 
 
 @pytest.mark.parametrize("label", ["modernbert@tiny", "gpt2@tiny", "bart@tiny", "neobert@tiny", "ltg-bert@tiny"])
@@ -23,9 +30,10 @@ def test_other_models_have_none(label):
     assert stall_remedy(recipe(label)) is None
 
 
-def test_the_remedy_makes_a_valid_recipe():
+def test_the_remedies_make_valid_recipes():
     changed = recipe("bert@tiny", ["network.position.kind=rotary", "network.position.maximum=512"])
     assert stall_remedy(changed) is None
+    assert HEAD_OFFSETS not in stall_remedy(recipe("bert", [HEAD_OFFSETS]))
 
 
 @pytest.mark.parametrize(("loss", "used", "expected"), [
