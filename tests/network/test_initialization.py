@@ -40,7 +40,8 @@ def test_the_distribution_is_that_of_the_authors_code(recipe):
 
 @pytest.mark.parametrize(("recipe", "changes"), [
     ("gpt@tiny", []), ("xlnet@tiny", []), ("transformer-xl@tiny", ["network.embedding.cutoffs=[100,300]"]),
-    ("bart@tiny", ["remove=network.initialization.head_offsets"]), ("universal-transformer@tiny", ["network.initialization.distribution=normal"])])
+    ("bart@tiny", ["remove=network.initialization.head_offsets"]),
+    ("universal-transformer@tiny", ["network.initialization.distribution=normal"])])
 def test_an_untruncated_normal_has_values_beyond_two_standard_deviations(recipe, changes):
     """4.55% of about 300,000 values are beyond two standard deviations, within six standard errors."""
     network = build(recipe, *changes)
