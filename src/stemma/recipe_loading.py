@@ -181,11 +181,16 @@ def list_recipes() -> list[RecipeInfo]:
 
 
 def _unused_changes(settings: RecipeSettings, changes: Mapping[str, Any]) -> Iterator[Problem]:
-    """Changes that have no effect with the body or the training method of the recipe."""
+    """Changes that have no effect with the body, the training method or the objectives of the recipe."""
     for part in (settings.network.depth, settings.training.method_settings):
         for key, value in changes.items():
             if any(fnmatch.fnmatchcase(key, pattern) for pattern in part.unused_keys):
                 yield Problem(key, value, f"has no effect with {part.kind}; leave it out")
+    if settings.objective and not any(objective.has_head_layer for objective in settings.objective.values()):
+        for key, value in changes.items():
+            if key.startswith("network.head."):
+                yield Problem(key, value, "has no effect: no objective here has an LM head with a dense layer "
+                                          "(transform); leave it out")
 
 
 def _base_name(parent: str | None) -> str | None:

@@ -74,3 +74,15 @@ def test_phases_are_weighted_by_their_fraction_of_steps(corpus_folder):
     both = cost("corpus.first_phase.fraction=0.9", "corpus.first_phase.sequence_length=8")
     assert long > 2 * short
     assert both == pytest.approx(0.9 * short + 0.1 * long, rel=0.1)
+
+
+def test_growing_batches_are_few_kinds_of_steps(corpus_folder):
+    """Each kind is counted; the mean batch is 5/8 of the largest."""
+    corpus = Corpus.open(corpus_folder)
+    changes = [*SMALL, "training.batch_size=32", "remove=corpus.first_phase"]
+    full, growing = (adopt_tokenizer(recipe("bert@tiny", [*changes, *more]), corpus)
+                     for more in ([], ["training.batch_schedule.start=0.25"]))
+    loader = PretrainLoader(growing, corpus, build_objectives(growing), seed=0)
+    assert len({loader.step_signature(step, 32, step / 1000) for step in range(1000)}) <= 4
+    loader.close()
+    assert step_cost(growing, corpus).flops == pytest.approx(5 / 8 * step_cost(full, corpus).flops, rel=0.1)

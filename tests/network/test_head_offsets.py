@@ -51,10 +51,18 @@ def test_random_positions_attend_everywhere():
 
 @torch.no_grad()
 def test_the_generator_of_electra_attends_to_its_offsets():
-    network = network_of("electra@tiny", [-1])
+    network = network_of("electra@mini", [-1])
     for part in (network, network.generator):
         diagonals = torch.diagonal(attention_weights(part, "encoder"), -1, dim1=1, dim2=2)
         assert float(diagonals.mean()) > 0.3
+
+
+@torch.no_grad()
+def test_a_generator_without_room_for_positions_keeps_its_tokens():
+    """Of 32 dimensions, all would belong to the positions."""
+    embedding = network_of("electra@tiny", [-1]).generator.embedding
+    vectors = embedding(Stream(torch.arange(10, 60)[:, None]))[:, 0]
+    assert float(torch.cdist(vectors, vectors).sum() / (50 * 49)) > 1
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from literal import ltg_bert as literal
 
 from stemma.network import dropout as dropout_module
 from stemma.network.attention import self_attention
+from stemma.network.disentangled_position import BucketEmbedding
 from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
 from stemma.objectives import build_network
@@ -166,3 +167,11 @@ def test_buckets():
         assert int(positions.bucket_of(torch.tensor([distance]))[0]) == expected
     published = literal.Shape(1, 1, 32, 512, 1e-7)
     assert literal.bucket(511, published.buckets, published.max_distance) == 31
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(4, 8), (42, 512), (84, 256), (74, 1024), (32, 512)])
+def test_every_distance_has_a_bucket(buckets, distance):
+    """Rounding lifts the logarithm of the largest distance above 1 for some of these."""
+    positions = BucketEmbedding(buckets, distance, 4, 1e-7, torch.nn.init.zeros_)
+    found = positions.bucket_of(torch.arange(-2 * distance, 2 * distance + 1))
+    assert int(found.min()) == 0 and int(found.max()) == 2 * buckets - 2

@@ -204,3 +204,21 @@ def test_a_tied_embedding_has_no_learning_rate_of_its_own():
     with pytest.raises(UserError) as error:
         stemma.recipe("modernbert@tiny", ["training.optimizer.embedding_learning_rate=0.1"])
     assert "set network.embedding.tied=false" in str(error.value)
+
+
+@torch.no_grad()
+def test_disentangled_positions_are_normalized_as_queries_and_as_keys():
+    attention = build("ltg-bert", "network.attention.qk_norm=before").encoder.blocks[0].attention
+    for norm in (attention.qk_norm.query, attention.qk_norm.key):
+        norm.weight = None
+    query, key = attention.project_some(10 * torch.randn(1, 5, WIDTH), 0, 2)
+    for part in (query, key):
+        torch.testing.assert_close(part.square().mean(-1), torch.ones_like(part[..., 0]), atol=0.05, rtol=0)
+
+
+def test_a_norm_with_weights_computes_in_the_type_of_its_input(recwarn):
+    norm = QueryKeyNorm(8, 1e-5, True, True)
+    x = torch.randn(3, 8)
+    half = norm(x.bfloat16(), 0)
+    assert half.dtype == torch.bfloat16 and not recwarn.list
+    torch.testing.assert_close(half.float(), norm(x, 0), atol=0.05, rtol=0)

@@ -190,7 +190,10 @@ def test_which_models_use_the_gpt_format(start, tmp_path):
     assert uses_gpt_format(gpt, "classify", None) and uses_gpt_format(gpt, "pair", "gpt")
     assert not any(uses_gpt_format(*arguments) for arguments in ((gpt, "classify", "plain"), (gpt, "tag", None),
                                                          (bert, "pair", None)))
-    for model, kind, style, message in ((bert, "pair", "gpt", "has bidirectional attention"),
+    nanochat = stemma.build("nanochat@tiny", 300)  # its LM head has another matrix and a cap
+    assert not uses_gpt_format(nanochat, "classify", None)
+    for model, kind, style, message in ((nanochat, "classify", "gpt", "plain embedding matrix"),
+                                        (bert, "pair", "gpt", "has bidirectional attention"),
                                         (gpt, "tag", "gpt", "not for tag"),
                                         (gpt, "pair", "gtp", "choose gpt or plain")):
         with pytest.raises(UserError, match=message):

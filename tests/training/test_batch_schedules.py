@@ -7,11 +7,17 @@ import shutil
 from itertools import pairwise
 
 import pytest
+import toy_tasks
 
+import stemma
 from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.objectives import build_objectives
 from stemma.recipe_loading import recipe
+from stemma.schema.training import BatchScheduleSettings
+from stemma.tasks.runs.finetune import finetune_recipe
+from stemma.training.budget import Budget
+from stemma.training.learning_rate import LearningRate
 from stemma.training.pretrain import pretrain, resume
 from stemma.training.pretrain_loader import PretrainLoader
 
@@ -88,3 +94,32 @@ def test_the_training_loss_includes_the_z_loss(corpus_folder, tmp_path):
     first = pretrain("roberta@tiny", corpus_folder, tmp_path / "a", steps=3, changes=changes)
     second = pretrain("roberta@tiny", corpus_folder, tmp_path / "b", steps=3, changes=SMALL)
     assert first["loss"] > second["loss"] + 0.05  # 0.01 x (log 1000)^2 is about 0.4
+
+
+@pytest.mark.parametrize(("start", "growth"), [(0.25, 1.0), (0.25, 0.5), (0.9, 0.3)])
+@pytest.mark.parametrize(("first", "last"), [(0.0, 1.0), (0.0, 0.4), (0.3, 0.8)])
+def test_the_number_of_steps_is_that_of_the_mean_batch(start, growth, first, last):
+    schedule = BatchScheduleSettings(start=start, growth=growth)
+    points = [first + (last - first) * (index + 0.5) / 1000 for index in range(1000)]
+    expected = sum(1 / schedule.fraction_at(point) for point in points) / 1000
+    assert schedule.steps_factor(first, last) == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_warm_up_of_a_budget_in_tokens_counts_small_batches(caplog):
+    """16 x 32 tokens a step are 100 steps at full size and 185 with the schedule: 80 of them may be warm-up."""
+    changes, budget = [*SMALL, "training.warmup_steps=80"], Budget("tokens", 100 * 16 * 32)
+    plain, growing = (LearningRate(recipe("roberta@tiny", [*changes, *more]).settings, budget)
+                      for more in ([], SCHEDULES[:1]))
+    assert (plain.warmups, growing.warmups) == ([10], [80])
+    assert len(caplog.records) == 1
+
+
+def test_fine_tuning_refuses_a_batch_that_grows(tmp_path):
+    start = stemma.load(toy_tasks.save_model(tmp_path / "start"))
+    with pytest.raises(UserError, match="is for pre-training"):
+        finetune_recipe(start, ["training.batch_schedule.start=0.25"])
+
+
+def test_fine_tuning_on_pairs_keeps_its_masking_rate():
+    masked = recipe("roberta@tiny", SCHEDULES).settings.objective["masked_lm"]
+    assert masked.pair_finetuning_keys["final_rate"] is None

@@ -29,7 +29,8 @@ def test_wrong_values_are_refused(name, change):
     ("bert", ["objective.masked_lm.final_rate=0.1"], "dynamic=true"),
     ("roberta", ["objective.masked_lm.final_rate=0"], "must"),
     ("roberta", ["objective.masked_lm.adaptive_decay=1"], "must"),
-    ("gpt2", ["network.attention.qk_norm_weight=true"], "qk_norm")])
+    ("gpt2", ["network.attention.qk_norm_weight=true"], "qk_norm"),
+    ("gpt2", ["network.head.dropout=0.5"], "network.head.dropout")])
 def test_what_does_not_combine_is_refused(name, changes, message):
     with pytest.raises(UserError, match="problem") as error:
         recipe(f"{name}@tiny", changes)

@@ -133,7 +133,8 @@ def test_saving_them_changes_nothing_in_training(run, corpus_folder, tmp_path):
 
 
 def test_a_run_killed_between_two_of_them_resumes_to_the_same_bytes(corpus_folder, tmp_path):
-    changes = [*[change for change in SMALL if "checkpoint_every" not in change], "training.checkpoint_every=5"]
+    changes = [*[change for change in SMALL if "_every" not in change], "training.checkpoint_every=5",
+               "training.validate_every=2"]
     command = ["pretrain", "gpt2@tiny", "--corpus", corpus_folder, "--steps", 12, "--checkpoint-words",
                "150,400,700,1000", *changes]
     reference = stemma_unreported(*command, "--out", tmp_path / "whole", "--json")

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import stemma
 from stemma.errors import UserError
 from stemma.training.pretrain import pretrain, resume
 from stemma.training.weight_average import WeightAverage
@@ -93,3 +94,22 @@ def test_revisions_have_the_average(tmp_path, corpus_folder):
     average = load_file(checkpoint / "optimizer.safetensors")["average/embedding.tokens.weight"]
     live = load_file(checkpoint / "weights.safetensors")["embedding.tokens.weight"]
     assert torch.equal(table, average) and not torch.equal(table, live)
+
+
+class SaveDuringValidation(stemma.Callback):
+    def on_validation(self, trainer, metrics):
+        trainer.save()
+
+
+def test_a_callback_that_saves_during_a_validation_saves_the_live_weights(tmp_path, corpus_folder):
+    changes = [*SMALL, "training.checkpoint_every=100"]
+    for name, callbacks in (("plain", ()), ("saved", (SaveDuringValidation(),))):
+        pretrain("bert@tiny", corpus_folder, tmp_path / name, steps=STEPS, changes=changes, callbacks=callbacks)
+    run, files = tmp_path / "saved", ("model/model.safetensors", f"checkpoints/step-{STEPS}/weights.safetensors")
+    for file in files:
+        assert (run / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()
+    for leftover in ("model", f"checkpoints/step-{STEPS}"):
+        shutil.rmtree(run / leftover)
+    (run / "result.json").unlink()
+    resume(run)  # from the checkpoint that the callback saved
+    assert all((run / file).read_bytes() == (tmp_path / "plain" / file).read_bytes() for file in files)

@@ -52,14 +52,15 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     flops, tokens, extra_counters = 0.0, 0.0, extra_flop_counters(recipe)
     try:
         for steps in steps_by_kind.values():
-            for step in steps[:STEPS_PER_KIND]:
+            counted = steps[:: max(1, len(steps) // STEPS_PER_KIND)][:STEPS_PER_KIND]  # spread: batches may grow
+            for step in counted:
                 progress = step / SAMPLED_STEPS
                 prepared = loader.get_batch(step, loader.sequence_length_at(progress), progress)
                 with FlopCounterMode(display=False, custom_mapping=extra_counters) as counter:
                     result = forward_backward.forward_backward(prepared)
                 forward_backward.store_memory(prepared.sampler_key, result.memory)
                 network.zero_grad(set_to_none=True)
-                weight = len(steps) / SAMPLED_STEPS / len(steps[:STEPS_PER_KIND])
+                weight = len(steps) / SAMPLED_STEPS / len(counted)
                 flops += weight * counter.get_total_flops()
                 tokens += weight * prepared.batch.num_tokens
     finally:

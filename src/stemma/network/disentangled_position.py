@@ -55,6 +55,7 @@ class BucketEmbedding(nn.Module):
         size = distance.abs().clamp(max=self.max_distance - 1)
         log_fraction = torch.log(size.clamp(min=1) / exact) / math.log((self.max_distance - 1) / exact)
         log_bucket = exact + torch.ceil(log_fraction * (exact - 1)).long()
+        log_bucket = log_bucket.clamp(max=self.num_buckets - 1)  # rounding may exceed the last bucket by one
         return self.num_buckets - 1 + torch.where(size <= exact, distance, log_bucket * distance.sign())
 
 

@@ -47,6 +47,8 @@ def initialize_head_offsets(settings: NetworkSettings, embedding: InputEmbedding
         return
     table, width = embedding.position.table, embedding.tokens.embedding_dim
     dimensions = min(DIMENSIONS, attention.head_width, width // 2) // 2 * 2
+    if embedding.project is not None and settings.width < 2 * dimensions:
+        return  # beside the positions there would be no room for the tokens (a small generator)
     own = slice(width - dimensions, width)
     initialization = settings.initialization
     std = (initialization.embedding_std or initialization.std_for(settings.width)) * embedding.scale

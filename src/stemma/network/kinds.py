@@ -88,9 +88,9 @@ class RMSNormKind(NormKind):
 @register("norm", "scale", RMSNormKind)  # T5's name of it, and that of earlier versions
 def rms_norm(settings: NormSettings, width: int) -> nn.Module:
     """RMSNorm (arXiv:1910.07467; T5)."""
-    from torch import nn
+    from stemma.network.rms_norm import RMSNorm
 
-    return nn.RMSNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight)
+    return RMSNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight)
 
 
 def build_norm(settings: NormSettings, width: int) -> TensorModule:

@@ -109,7 +109,7 @@ class MaskedLMSettings(ObjectiveSettings):
         """UniLM's settings. A bidirectional model learns sequence-to-sequence generation from the pairs."""
         if self.shifted:
             return None
-        keys = {"scored": "second", "rate": PAIR_MASK_RATE}
+        keys = {"scored": "second", "rate": PAIR_MASK_RATE, "final_rate": None}
         if self.attention_mask == "full":
             return {**keys, "attention_mask": "prefix", "unit": "token", "replace_whole_units": False, "dynamic": True}
         return keys if self.attention_mask == "prefix" else None

@@ -35,6 +35,9 @@ class WordStructureSettings(ObjectiveSettings):
     length: Annotated[int, base.constraint(lambda n: n >= 2, "must be 2 or more: one token alone has no order")] = 3
 
     attention_mask: ClassVar[AttentionMaskKind] = "full"
+    @property
+    def has_head_layer(self) -> bool:
+        return True
 
 
 @register("objective", "word_structure", WordStructureSettings)

@@ -137,6 +137,9 @@ class DecoderSettings(Settings):
 class HeadSettings(Settings):
     """The dense layer of the language-modeling head, where it differs from the network's layers."""
 
+    size_keys = ("dropout",)
+    adjustable_keys = ("dropout",)
+
     activation: Activation | None = None  # None = network.activation
     bias: bool | None = None  # None = network.bias
     dropout: BelowOne = 0.0  # after the activation

@@ -93,6 +93,11 @@ class ObjectiveSettings(Settings):
         return 0
 
     @property
+    def has_head_layer(self) -> bool:
+        """Whether the LM head has a dense layer and a norm before the output matrix."""
+        return bool(getattr(self, "transform", False))
+
+    @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
         """Keys for fine-tuning on pairs of source and target; None: not possible."""
         return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -78,6 +79,14 @@ class BatchScheduleSettings(Settings):
     def fraction_at(self, progress: float) -> float:
         """Fraction of the batch size after this fraction of the budget."""
         return min(1.0, self.start + (1 - self.start) * progress / self.growth)
+
+    def steps_factor(self, start: float = 0.0, end: float = 1.0) -> float:
+        """How many times as many steps the same tokens take between two fractions of the budget: the mean of
+        1 / fraction_at."""
+        growth = self.growth / (1 - self.start)  # the integral of 1 / fraction_at is growth * log(fraction_at)
+        integrals = [growth * math.log(self.fraction_at(progress) / self.start) + max(0.0, progress - self.growth)
+                     for progress in (start, end)]
+        return (integrals[1] - integrals[0]) / (end - start)
 
 
 class TrainingSettings(Settings):

@@ -36,7 +36,9 @@ def check_curriculum(recipe: Recipe, budget: Budget) -> None:
     """Refuse a schedule in which some objectives are never trained, naming all of them. Budgets in minutes cannot be
     checked; for budgets in tokens the number of steps is estimated from full sequences."""
     settings = recipe.settings
-    step_tokens = settings.training.batch_size * settings.corpus.sequence_length
+    step_tokens: float = settings.training.batch_size * settings.corpus.sequence_length
+    if (schedule := settings.training.batch_schedule) is not None:
+        step_tokens /= schedule.steps_factor()
     steps = {"steps": int(budget.amount), "tokens": int(budget.amount / step_tokens) + 1}.get(budget.unit)
     if steps is None:
         return

@@ -89,6 +89,9 @@ class GradientDescent(Method):
     def evaluated_weights(self) -> AbstractContextManager[None]:
         return super().evaluated_weights() if self.average is None else self.average.applied()
 
+    def live_weights(self) -> AbstractContextManager[None]:
+        return super().live_weights() if self.average is None else self.average.live_weights()
+
     def finish(self) -> None:
         if self.average is not None:
             self.average.copy_to_network()

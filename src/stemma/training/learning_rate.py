@@ -43,7 +43,8 @@ class LearningRate:
         """Warm-up steps of the recipe; if they exceed half of the phase, a tenth of it, with a warning."""
         fraction = phase.end_fraction - phase.start_fraction
         warmup_steps, amount = phase.warmup_steps, self.budget.amount * fraction
-        steps = {"steps": amount, "tokens": amount / (phase.batch_rows * phase.sequence_length)}.get(self.budget.unit)
+        steps = {"steps": amount, "tokens": phase.steps_factor * amount / (phase.batch_rows * phase.sequence_length)
+                 }.get(self.budget.unit)
         if steps is None or warmup_steps <= steps / 2:
             return warmup_steps
         shorter = int(steps // 10)

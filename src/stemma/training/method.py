@@ -89,6 +89,11 @@ class Method(ABC):
         """A context in which the network has the weights that are validated and saved in `model/`."""
         return nullcontext()
 
+    def live_weights(self) -> AbstractContextManager[None]:
+        """A context in which the network has the weights that training continues from, also within
+        `evaluated_weights`."""
+        return nullcontext()
+
     def finish(self) -> None:  # noqa: B027 (most methods have nothing to do)
         """Give the network its final weights, after the last step."""
 

@@ -19,8 +19,9 @@ class Phase:
     start_fraction: float
     end_fraction: float
     warmup_steps: int
-    batch_rows: int  # rows per step
+    batch_rows: int  # rows per step, without `batch_schedule`
     sequence_length: int  # in tokens
+    steps_factor: float = 1.0  # of the number of steps, if the batch grows (`batch_schedule`)
 
     def progress(self, budget_progress: float) -> float:
         """Used fraction of the phase, given the used fraction of the budget."""
@@ -45,8 +46,13 @@ def batch_rows(settings: RecipeSettings, length: int, progress: float = 1.0) -> 
 def build_phases(settings: RecipeSettings) -> list[Phase]:
     """One phase, or two if each has its own schedule."""
     training, phase, longest = settings.training, first_phase(settings.corpus), settings.corpus.sequence_length
-    first = longest if phase is None else phase.sequence_length
+    schedule = training.batch_schedule
+
+    def build(start: float, end: float, warmup_steps: int, length: int) -> Phase:
+        factor = 1.0 if schedule is None else schedule.steps_factor(start, end)
+        return Phase(start, end, warmup_steps, batch_rows(settings, length), length, factor)
+
     if phase is None or phase.warmup_steps is None or phase.fraction >= 1:
-        return [Phase(0.0, 1.0, training.warmup_steps, batch_rows(settings, first), first)]
-    return [Phase(0.0, phase.fraction, phase.warmup_steps, batch_rows(settings, first), first),
-            Phase(phase.fraction, 1.0, training.warmup_steps, batch_rows(settings, longest), longest)]
+        return [build(0.0, 1.0, training.warmup_steps, longest if phase is None else phase.sequence_length)]
+    return [build(0.0, phase.fraction, phase.warmup_steps, phase.sequence_length),
+            build(phase.fraction, 1.0, training.warmup_steps, longest)]

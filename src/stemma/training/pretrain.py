@@ -136,9 +136,10 @@ class OpenRun:
         return self.write_model(self.run / MODEL, metrics), result
 
     def write_revision(self, path: Path) -> None:
-        """Write the model during training, which goes on with the same heads as before."""
+        """Write the model during training, which goes on with the same heads as before. It is validated for its
+        record, since a resumed run does not have the losses of earlier validations."""
         network, heads = self.trainer.network, set(self.trainer.network.heads)
-        self.write_model(path, self.trainer.last_validation or {})
+        self.write_model(path, self.trainer.validate())
         for name in set(network.heads) - heads:  # a pooler that only the saved model has
             del network.heads[name], network.head_specs[name]
 

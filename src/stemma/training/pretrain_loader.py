@@ -167,11 +167,12 @@ class PretrainLoader:
         return draft, active
 
     def step_signature(self, step: int, length: int, progress: float) -> tuple[int, tuple[str, ...], int, int]:
-        """Group, active objectives, sequence length and batch size of a step. Steps with the same signature have the
-        same cost."""
+        """Group, active objectives, sequence length and batch size (in quarters of the largest) of a step. Steps with
+        the same signature have nearly the same cost."""
         key = self._batch_key(step, length, progress)
         index, active = self._choose_group(key)
-        return index, tuple(objective.name for objective in active), length, key.rows
+        size = round(4 * key.rows / batch_rows(self.recipe, length))
+        return index, tuple(objective.name for objective in active), length, size
 
     def skip(self, step: int, length: int, progress: float = 0.0) -> None:
         """Advance the sampler past the rows of a step without making its draft."""

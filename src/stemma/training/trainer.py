@@ -208,9 +208,10 @@ class Trainer:
         memories = {key: memory.tensors() for key, memory in self.forward_backward.memories.items()}
         objectives = {objective.name: tensors for objective in self.loader.objectives
                       if isinstance(objective, Objective) and (tensors := objective.state())}
-        folder = save_checkpoint(self.run, self.network, self.method,
-                                 Checkpoint(state.step, state.tokens, values, memories, objectives),
-                                 self.settings.keep_checkpoints)
+        with self.method.live_weights():  # a callback may save during a validation
+            folder = save_checkpoint(self.run, self.network, self.method,
+                                     Checkpoint(state.step, state.tokens, values, memories, objectives),
+                                     self.settings.keep_checkpoints)
         self.callbacks.notify("on_checkpoint", self, folder)
 
     def summarize(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ which training continues, and the average beside the optimizer state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -26,6 +26,7 @@ class WeightAverage:
         self.decay, self.num_updates = decay, 0
         self.parameters = dict(network.named_parameters())
         self.averages = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        self._live: dict[str, Tensor] | None = None  # the live weights, while the network has the average
 
     @torch.no_grad()
     def update(self) -> None:
@@ -34,23 +35,42 @@ class WeightAverage:
         self.num_updates += 1
         torch._foreach_lerp_(list(self.averages.values()), list(self.parameters.values()), 1 - decay)
 
-    @torch.no_grad()
     def copy_to_network(self) -> None:
         """Replace the weights of the network by their average."""
-        for name, parameter in self.parameters.items():
-            parameter.copy_(self.averages[name])
+        self._copy(self.averages)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Inside the context the network has the averaged weights."""
-        live = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        if self._live is not None:
+            yield
+            return
+        self._live = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
         self.copy_to_network()
         try:
             yield
         finally:
-            with torch.no_grad():
-                for name, parameter in self.parameters.items():
-                    parameter.copy_(live[name])
+            self._copy(self._live)
+            self._live = None
+
+    @contextmanager
+    def live_weights(self) -> Iterator[None]:
+        """Inside the context the network has its live weights, also within `applied`: a checkpoint stores them."""
+        live, self._live = self._live, None
+        if live is None:
+            yield
+            return
+        self._copy(live)
+        try:
+            yield
+        finally:
+            self.copy_to_network()
+            self._live = live
+
+    @torch.no_grad()
+    def _copy(self, weights: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(weights[name])
 
     def tensors(self) -> dict[str, Tensor]:
         """The average, for a checkpoint."""

@@ -6,9 +6,10 @@ preserves the norm of a vector, so the order matters only with weights.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from stemma.network.module import TensorModule
+from stemma.network.rms_norm import RMSNorm
 from stemma.schema.network import NetworkSettings
 
 
@@ -17,7 +18,7 @@ class QueryKeyNorm(TensorModule):
 
     def __init__(self, head_width: int, epsilon: float, weight: bool, before_rotation: bool):
         super().__init__()
-        self.query, self.key = (nn.RMSNorm(head_width, eps=epsilon, elementwise_affine=weight) for _ in range(2))
+        self.query, self.key = (RMSNorm(head_width, eps=epsilon, elementwise_affine=weight) for _ in range(2))
         self.before_rotation = before_rotation
 
     def forward(self, x: Tensor, index: int) -> Tensor:

@@ -182,7 +182,7 @@ class SelfAttention(TensorModule):
             parts = split_heads(projected, last - first, self.heads)
             if self.qk_norm is None or first == 2:
                 return parts
-            return self.qk_norm(parts[0], first), *parts[1:]
+            return tuple(part if index == 2 else self.qk_norm(part, index) for index, part in enumerate(parts, first))
         (rotated,) = self._rotate_and_normalize(projected[..., :inner], first, first + 1, angles)
         return rotated, *(split_heads(projected[..., inner:], last - first - 1, self.heads) if last - first > 1 else ())
 

@@ -182,7 +182,15 @@ def finetune_recipe(model: Model, overrides: Sequence[str] = (),
     if frozen not in ("all", settings.network.total_layers + 1) \
             and uses_layer_decay(StartModel.of(model), stated_keys(recipe)):  # no decay if all layers are frozen
         changes |= layer_decay_overrides(settings)
-    return recipe.with_changes(changes, ORIGIN).with_overrides(other_changes)
+    recipe = recipe.with_changes(changes, ORIGIN).with_overrides(other_changes)
+    check_batch_schedule(recipe)
+    return recipe
+
+
+def check_batch_schedule(recipe: Recipe) -> None:
+    if recipe.settings.training.batch_schedule is not None:
+        raise UserError("training.batch_schedule is for pre-training: fine-tuning reads all examples in batches of "
+                        "training.batch_size. Leave it out.")
 
 
 def encoder_only_recipe(recipe: Recipe) -> Recipe:

@@ -44,9 +44,11 @@ def uses_gpt_format(model: Model, kind: str, input_format: str | None) -> bool:
     if input_format not in (None, *INPUT_FORMATS):
         raise UserError(f'--style is "{input_format}"; choose {" or ".join(INPUT_FORMATS)}.')
     network = model.recipe.settings.network
+    embedding = network.embedding
     obstacles = [] if model.visibility.causal else ["has bidirectional attention"]
     obstacles += ["has a recurrent memory"] if network.memory is not None else []
-    plain = not (network.embedding.cutoffs or network.embedding.width or network.embedding.scale_logits)
+    plain = embedding.tied and embedding.logit_softcap is None \
+        and not (embedding.cutoffs or embedding.width or embedding.scale_logits)
     obstacles += [] if plain else ["does not predict tokens with a plain embedding matrix"]
     supported = head_task(kind).supports_gpt_format
     if input_format is None:

@@ -32,6 +32,7 @@ from stemma.tasks.runs.common import ORIGIN, TrainingLength, check_start_and_out
 from stemma.tasks.runs.finetune import (
     TaskArguments,
     build_task_config,
+    check_batch_schedule,
     check_task_dataset,
     finetune_recipe,
     read_splits,
@@ -156,7 +157,9 @@ def _multitask_recipe(model: Model, plan: MultitaskPlan, overrides: Sequence[str
     with_section, other_changes = with_finetuning_choices(shared, overrides)
     recipe = finetune_recipe(replace(model, recipe=with_section))
     recipe = recipe.with_changes({"training": plan.training}, plan.path.name) if plan.training else recipe
-    return recipe.with_overrides(other_changes)
+    recipe = recipe.with_overrides(other_changes)
+    check_batch_schedule(recipe)
+    return recipe
 
 
 def _task_configs(plan: MultitaskPlan, examples: Mapping[str, Splits], model: Model, recipe: Recipe) -> \
