@@ -174,6 +174,20 @@ def test_export_and_convert_give_the_same_model(folder, model, tmp_path):
     assert run("generate", "converted", "the", "--tokens", 3, folder=folder).code == 0
 
 
+def test_a_text_that_spells_the_end_token_is_exported(folder):
+    text = "The old clerk reads </s> a letter.\n\nThe printer </s> copies seven pages.\n\n"
+    (folder / "ends.txt").write_text(text + small_text(seed=2))
+    model = stemma.load(folder / "whole")
+    assert model.tokenizer.encode(text, special=False).ids.count(model.document_separator_id) == 2
+    for command in (["corpus", "build", "ends.txt", "--tokenizer", "tok", "--out", "ends-corpus"],
+                    ["pretrain", "ngram@tiny", "--corpus", "ends-corpus", "--out", "ends"],
+                    ["export", "ends", "--format", "arpa", "--out", "ends.arpa"],
+                    ["convert", "ends.arpa", "--tokenizer", "tok", "--out", "ends-again"]):
+        completed = run(*command, folder=folder)
+        assert completed.code == 0, completed.err
+    assert (folder / "ends-again" / "model.safetensors").read_bytes() == weights(folder / "ends")
+
+
 @pytest.mark.parametrize(("command", "message"), [
     (["export", "whole", "--format", "arpaa", "--out", "x.arpa"],
      'no format "arpaa"; there is arpa. Did you mean "arpa"?'),
