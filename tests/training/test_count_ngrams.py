@@ -174,6 +174,18 @@ def test_export_and_convert_give_the_same_model(folder, model, tmp_path):
     assert run("generate", "converted", "the", "--tokens", 3, folder=folder).code == 0
 
 
+@pytest.mark.parametrize(("unknown", "note"), [
+    ("-1\t<unk>\n", "lacks {} tokens of the tokenizer: the probability of <unk> is divided among them."),
+    ("", "lacks {} tokens of the tokenizer: they have probability 0, because the file has no <unk>.")])
+def test_a_note_says_which_probability_the_tokens_have_that_a_file_lacks(folder, unknown, note):
+    (folder / "small.arpa").write_text(f"\\data\\\nngram 1={4 + bool(unknown)}\n\n\\1-grams:\n-99\t<s>\n-0.5\t</s>\n"
+                                       f"-0.5\ta\n-0.5\tb\n{unknown}\n\\end\\\n")
+    completed = run("convert", "small.arpa", "--tokenizer", "tok", "--out", "small", "--overwrite", folder=folder)
+    assert completed.code == 0, completed.err
+    tokenizer = stemma.load(folder / "small").tokenizer
+    assert note.format(len(tokenizer.regular_ids) - 2) in completed.err
+
+
 def test_a_text_that_spells_the_end_token_is_exported(folder):
     text = "The old clerk reads </s> a letter.\n\nThe printer </s> copies seven pages.\n\n"
     (folder / "ends.txt").write_text(text + small_text(seed=2))

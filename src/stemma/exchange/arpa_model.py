@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stemma.atomic_files import atomic_file
 from stemma.counts.arpa import write_arpa
-from stemma.counts.arpa_reader import ArpaVocabulary, read_arpa
+from stemma.counts.arpa_reader import ArpaModel, ArpaVocabulary, read_arpa
 from stemma.errors import UserError, pluralize
 from stemma.model import Model
 from stemma.network.ngram_tables import NgramTable
@@ -54,7 +54,7 @@ def convert_arpa(path: Path, tokenizer_path: Path) -> Model:
         raise UserError(f"the tokenizer {tokenizer_path} has no token that ends a document, which </s> stands for; "
                         "train one with `stemma tokenizer train --for ngram`.")
     vocabulary = ArpaVocabulary.of_tokens(tokenizer.backend.get_vocab(), tokenizer.vocab_size, end_id,
-                                          tokenizer.special_token_ids.get("unknown"))
+                                          tokenizer.special_token_ids.get("unknown"), tokenizer.special_ids.tolist())
     if not path.is_file():
         raise UserError(f"there is no file {path}.")
     read = read_arpa(path, (line for _, line in read_lines(path, "utf-8", "strict")), vocabulary)
@@ -64,21 +64,22 @@ def convert_arpa(path: Path, tokenizer_path: Path) -> Model:
     table = network.embedding.tokens
     assert isinstance(table, NgramTable)
     table.assign(read.tables)
-    for text in _notes(path, read.num_missing, read.num_unknown, read.num_added):
+    for text in _notes(path, read):
         logger.info(text)
     return Model(resolved, tokenizer, network.eval())
 
 
-def _notes(path: Path, num_missing: int, num_unknown: int, num_added: int) -> list[str]:
+def _notes(path: Path, read: ArpaModel) -> list[str]:
     notes = []
-    if num_missing:
-        notes.append(f"{path} lacks {pluralize(num_missing, 'token')} of the tokenizer: the probability of <unk> is "
-                     "divided among them.")
-    if num_unknown:
-        notes.append(f"the tokenizer has no unknown token, so {pluralize(num_unknown, 'n-gram')} with <unk> of {path} "
-                     "cannot occur and are left out.")
-    if num_added:
-        notes.append(f"{path} is a pruned model: {pluralize(num_added, 'n-gram')} with which others begin were "
+    if read.num_missing:
+        share = "the probability of <unk> is divided among them" if read.has_unknown else \
+            "they have probability 0, because the file has no <unk>"
+        notes.append(f"{path} lacks {pluralize(read.num_missing, 'token')} of the tokenizer: {share}.")
+    if read.num_unknown:
+        notes.append(f"the tokenizer has no unknown token, so {pluralize(read.num_unknown, 'n-gram')} with <unk> of "
+                     f"{path} cannot occur and are left out.")
+    if read.num_added:
+        notes.append(f"{path} is a pruned model: {pluralize(read.num_added, 'n-gram')} with which others begin were "
                      "added. All probabilities are those of the file.")
     return notes
 
