@@ -75,6 +75,13 @@ def test_it_fills_masks_and_scores_pairs(folder):
     assert completed.code == 0 and completed.json["scoring"] == "masked" and completed.json["accuracy"] == 1.0
 
 
+def test_it_is_no_arpa_file(folder):
+    completed = run("export", "both", "--format", "arpa", "--out", "lm.arpa", folder=folder)
+    assert completed.code == 2 and completed.err == (
+        "error: two-sided-ngram@both counts a token between its neighbours, which an ARPA file cannot hold; train an "
+        "n-gram model with `stemma pretrain ngram`.\n")
+
+
 def test_compare_with_a_network(folder, corpus_folder):
     completed = run("compare", "two-sided-ngram@both", "bert@tiny", "--corpus", corpus_folder, "--tokens", 6500,
                     "--seeds", 1, "--out", "lab", "--json", "corpus.sequence_length=32", "training.batch_size=2",

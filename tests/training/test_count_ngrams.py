@@ -206,8 +206,11 @@ def test_a_text_that_spells_the_end_token_is_exported(folder):
     (["export", "whole", "--format", "arpa", "--out", "tok"], "tok exists and is not empty"),
     (["convert", "nothing.arpa", "--tokenizer", "tok", "--out", "x"], "there is no file nothing.arpa"),
     (["convert", "held-out.txt", "--tokenizer", "tok", "--out", "x"], "held-out.txt is no ARPA file"),
+    (["convert", "latin.arpa", "--tokenizer", "tok", "--out", "x"], "; save it as UTF-8 (it looks like latin-1)."),
     (["finetune", "classify", "--model", "whole", "--train", "c.tsv", "--dev", "c.tsv", "--out", "x"],
      "ngram@tiny is a table of counts: it has no vectors and no weights, so it cannot be fine-tuned"),
+    (["average", "whole", "--last", 1, "--out", "x"],
+     "ngram@tiny is a table of counts, whose checkpoints have no mean; use whole/model."),
     (["embed", "whole", "held-out.txt", "--out", "x.npy"], "so it cannot embed texts"),
     (["pretrain", "ngram@tiny", "--corpus", "corp", "--from", "whole", "--out", "x"], "cannot start another run"),
     (["fill", "whole", "the [MASK] of"], "ngram@tiny cannot fill a mask"),
@@ -222,6 +225,7 @@ def test_a_text_that_spells_the_end_token_is_exported(folder):
      "this network has no tables for them"),
 ])
 def test_what_does_not_work_is_refused_in_one_sentence(folder, command, message):
+    (folder / "latin.arpa").write_bytes("Les élèves dorment à l'école.\n\\data\\\n".encode("latin-1"))
     (folder / "c.tsv").write_text("text\tlabel\n" + "a good one\t1\na bad one\t0\n" * 4)
     completed = run(*command, folder=folder)
     assert completed.code == 2 and completed.err.rstrip().splitlines()[0 if "problem" in message else -1], completed.err

@@ -12,6 +12,7 @@ from stemma.counts.arpa import write_arpa
 from stemma.counts.arpa_reader import ArpaModel, ArpaVocabulary, read_arpa
 from stemma.errors import UserError, pluralize
 from stemma.model import Model
+from stemma.network.neighbor_tables import NeighborTable
 from stemma.network.ngram_tables import NgramTable
 from stemma.objectives import build_network
 from stemma.recipe_loading import recipe
@@ -33,6 +34,9 @@ def ngram_counts(model: Model) -> list[int]:
 def export_arpa(model: Model, path: Path) -> None:
     """Write the tables of an n-gram model."""
     table, tokenizer, end_id = model.network.embedding.tokens, model.require_tokenizer(), model.document_separator_id
+    if isinstance(table, NeighborTable):
+        raise UserError(f"{model.recipe.label} counts a token between its neighbours, which an ARPA file cannot hold; "
+                        "train an n-gram model with `stemma pretrain ngram`.")
     if not isinstance(table, NgramTable):
         raise UserError(f"an ARPA file holds n-grams, and {model.recipe.label} computes its probabilities with a "
                         "network; train an n-gram model with `stemma pretrain ngram`.")
@@ -57,7 +61,7 @@ def convert_arpa(path: Path, tokenizer_path: Path) -> Model:
                                           tokenizer.special_token_ids.get("unknown"), tokenizer.special_ids.tolist())
     if not path.is_file():
         raise UserError(f"there is no file {path}.")
-    read = read_arpa(path, (line for _, line in read_lines(path, "utf-8", "strict")), vocabulary)
+    read = read_arpa(path, (line for _, line in read_lines(path, choice=False)), vocabulary)
     settings = {f"tokenizer.{key}": value for key, value in tokenizer.settings().items()}
     resolved = base.with_changes({**settings, "network.depth.order": read.tables.order}, origin=path.name)
     network = build_network(resolved)
