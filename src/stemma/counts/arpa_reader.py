@@ -195,9 +195,9 @@ def _unigrams(path: Path, section: _Section,
     size, end_id = vocabulary.size, vocabulary.end_id
     log_probs, backoffs = np.full(size + 2, np.nan), np.zeros(size + 2)
     tokens = section.ngrams[:, 0]
-    counts = np.bincount(tokens)
+    counts = np.bincount(tokens, minlength=size + 2)
     if twice := int((counts > 1).sum()):
-        same = f" {UNKNOWN} and {UNKNOWN.upper()} are one word." if counts[vocabulary.unknown_code:][:1].sum() > 1 else ""
+        same = f" {UNKNOWN} and {UNKNOWN.upper()} are one word." if counts[vocabulary.unknown_code] > 1 else ""
         raise UserError(f"{path} has {pluralize(twice, '1-gram')} twice; keep one line of each.{same}")
     log_probs[tokens], backoffs[tokens] = section.log_probs, section.backoffs
     unknown_mass = log_probs[vocabulary.unknown_code]

@@ -32,8 +32,8 @@ class DocumentStream:
         return int(self.firsts[-1])
 
     def read(self, start: int, stop: int) -> tuple[Integers, Integers]:
-        """(tokens, number of tokens before each in its document) of these positions. An end token that is part of the text
-        begins another document only for the positions read after it."""
+        """(tokens, number of tokens before each in its document) of these positions. An end token in the text begins
+        another document for the positions that are read after it."""
         positions = np.arange(start, stop)
         document = np.searchsorted(self.firsts, positions, side="right") - 1
         depth = positions - self.firsts[document]

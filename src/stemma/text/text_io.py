@@ -58,8 +58,8 @@ def check_encoding(encoding: str, errors: str) -> str:
 
 
 def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict", choice: bool = True) -> Iterator[str]:
-    """Blocks of decoded text: LF line ends, no NUL, no byte order mark. `choice`: whether the user can choose the encoding
-    and what happens to errors; otherwise messages name no options."""
+    """Blocks of decoded text: LF line ends, no NUL, no byte order mark. `choice`: whether the user can choose the
+    encoding and what happens to errors; otherwise messages name no options."""
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     reported = False
     for text, final in _decode(path, encoding, errors, choice):
