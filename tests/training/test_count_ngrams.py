@@ -263,5 +263,13 @@ def test_a_vocabulary_without_an_end_token_is_refused(tmp_path, text_file):
 def test_too_little_text_says_which_discounts_it_takes(tmp_path, folder, caplog):
     (tmp_path / "short.txt").write_text("The old clerk reads a letter.\n\nThe printer copies seven pages.\n")
     stemma.pretrain("ngram@tiny", tmp_path / "short.txt", tmp_path / "run", changes=["tokenizer.vocab_size=300"])
-    assert "the text is too small to estimate the discounts" in caplog.text
+    assert "the text is too small to estimate the discounts of the n-grams of 1, 2 and 3 tokens" in caplog.text
+    assert "they are 0.5, 1 and 1.5." in caplog.text
     assert np.isfinite(json.loads((tmp_path / "run" / "result.json").read_text())["loss"])
+
+
+def test_the_warning_about_discounts_is_shown_at_the_end_only(tmp_path, folder, caplog):
+    """The text read so far may be too small where the whole text is not."""
+    stemma.pretrain("ngram@tiny", folder / "corp", tmp_path / "run",
+                    changes=["corpus.sequence_length=32", "training.batch_size=2", "training.validate_every=4"])
+    assert caplog.text.count("too small to estimate the discounts") == 1
