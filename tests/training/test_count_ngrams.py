@@ -273,3 +273,11 @@ def test_the_warning_about_discounts_is_shown_at_the_end_only(tmp_path, folder, 
     stemma.pretrain("ngram@tiny", folder / "corp", tmp_path / "run",
                     changes=["corpus.sequence_length=32", "training.batch_size=2", "training.validate_every=4"])
     assert caplog.text.count("too small to estimate the discounts") == 1
+
+
+@pytest.mark.parametrize("recipe", ["ngram@tiny", "two-sided-ngram"])
+@pytest.mark.parametrize("tokens", [1, 4, 65, 500])
+def test_a_budget_of_tokens_is_kept_exactly(tmp_path, folder, corpus_folder, recipe, tokens):
+    result = stemma.pretrain(recipe, folder / "corp" if recipe == "ngram@tiny" else corpus_folder, tmp_path / "run",
+                             tokens=tokens, changes=["corpus.sequence_length=32", "training.batch_size=1"])
+    assert result["tokens"] == tokens and np.isfinite(result["loss"]) and result["loss"] > 0

@@ -96,7 +96,7 @@ class CountingMethod(Method):
         """The next part of the text as one row."""
         stop = self.part_end(self.counted)
         if self.setup.budget.unit == "tokens":
-            stop = min(stop, self.counted + max(2, int(self.setup.budget.amount) - state.tokens))
+            stop = min(stop, self.counted + max(1, int(self.setup.budget.amount) - state.tokens))
         return PreparedBatch(tuple(loader.objectives), self.make_batch(self.counted, stop), {}, FOLDER)
 
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
@@ -143,6 +143,7 @@ class CountingMethod(Method):
     def _set_loss(self, state: TrainState) -> None:
         """The training loss, which a step of counting cannot know: of the last part of the text."""
         start, stop = self.parts[-1]
+        start = max(0, min(start, stop - 2))  # a token alone has no context
         batch = self.make_batch(start, min(stop, start + LOSS_TOKENS)).to(self.forward_backward.device)
         losses = self.forward_backward.compute_losses(tuple(self.loader.objectives), batch, None).losses
         state.losses = {name: float(loss) for name, loss in losses.items()}
