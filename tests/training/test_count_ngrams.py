@@ -220,6 +220,8 @@ def test_a_text_that_spells_the_end_token_is_exported(folder):
      "means nothing to a body of kind"),
     (["pretrain", "ngram@tiny", "--corpus", "corp", "--out", "x", "network.width=8", "training.learning_rate=1"],
      "2 problems in ngram@tiny with your changes"),
+    (["pretrain", "ngram@tiny", "--corpus", "corp", "--out", "x", "training.precision=bf16"],
+     "has no effect with kneser_ney; leave it out"),
     (["pretrain", "ngram@tiny", "--corpus", "corp", "--out", "x", "training.method.memory=0"], "1 or more"),
     (["pretrain", "gpt2@tiny", "--corpus", "corp", "--out", "x", "training.method.kind=kneser_ney"],
      "this network has no tables for them"),
@@ -281,3 +283,12 @@ def test_a_budget_of_tokens_is_kept_exactly(tmp_path, folder, corpus_folder, rec
     result = stemma.pretrain(recipe, folder / "corp" if recipe == "ngram@tiny" else corpus_folder, tmp_path / "run",
                              tokens=tokens, changes=["corpus.sequence_length=32", "training.batch_size=1"])
     assert result["tokens"] == tokens and np.isfinite(result["loss"]) and result["loss"] > 0
+
+
+def test_short_documents_give_no_advice_about_rows(tmp_path, folder, caplog):
+    """Counting reads documents, not rows."""
+    (tmp_path / "lines.txt").write_text("\n\n".join(small_text().split("\n")))
+    result = stemma.pretrain("ngram@tiny", tmp_path / "lines.txt", tmp_path / "run",
+                             changes=["corpus.packing=doc_sentences", "tokenizer.vocab_size=300"])
+    assert "padding" not in caplog.text
+    assert result["precision"] == "float32"
