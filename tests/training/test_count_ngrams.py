@@ -209,6 +209,7 @@ def test_a_text_that_spells_the_end_token_is_exported(folder):
     (["convert", "latin.arpa", "--tokenizer", "tok", "--out", "x"], "; save it as UTF-8 (it looks like latin-1)."),
     (["finetune", "classify", "--model", "whole", "--train", "c.tsv", "--dev", "c.tsv", "--out", "x"],
      "ngram@tiny is a table of counts: it has no vectors and no weights, so it cannot be fine-tuned"),
+    (["evaluate", "whole", "--data", "c.tsv"], "so it cannot be fine-tuned to answer a task. Use a network"),
     (["average", "whole", "--last", 1, "--out", "x"],
      "ngram@tiny is a table of counts, whose checkpoints have no mean; use whole/model."),
     (["embed", "whole", "held-out.txt", "--out", "x.npy"], "so it cannot embed texts"),
