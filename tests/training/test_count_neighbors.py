@@ -124,7 +124,7 @@ def test_the_weights_are_fitted_if_the_budget_is_smaller_than_the_text(tmp_path,
     fitted = np.asarray(stemma.load(tmp_path / "run").network.embedding.tokens.weights)
     assert not np.allclose(fitted, 0.25) and fitted.max() < 0.9
     assert result(tmp_path / "run")["validation_loss"] < result(tmp_path / "run")["unigram_loss"] - 1
-    assert "held-out" not in caplog.text
+    assert "held out" not in caplog.text
 
 
 def test_a_few_tokens_more_than_nine_tenths_of_the_text_give_the_same_loss(tmp_path, folder, corpus_folder):
@@ -140,4 +140,5 @@ def test_too_few_held_out_tokens_give_equal_weights_and_one_warning(tmp_path, co
     stemma.pretrain("two-sided-ngram", corpus_folder, tmp_path / "run", **budget,
                     changes=["training.validate_every=1", "training.batch_size=2", "corpus.sequence_length=32"])
     assert np.allclose(stemma.load(tmp_path / "run").network.embedding.tokens.weights, 0.25)
-    assert caplog.text.count("cannot give the weights of the mixture, so they are equal (100 are needed)") == 1
+    assert caplog.text.count("too little text is held out to fit the weights of the mixture") == 1
+    assert "of 100 tokens), so they are equal; use more text or a larger budget." in caplog.text

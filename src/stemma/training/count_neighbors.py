@@ -93,8 +93,9 @@ class CountNeighbors(CountingMethod):
                               weights, self.context_ids)
             weights = fit_mixture(self._held_out_levels(held_out))
         elif len(weights) > 1:
-            self.warnings = [f"{pluralize(num_held_out, 'held-out token')} cannot give the weights of the mixture, so "
-                             f"they are equal ({MIN_FITTED_TOKENS} are needed); use more text or a larger budget."]
+            self.warnings = [f"too little text is held out to fit the weights of the mixture ({num_held_out} of "
+                             f"{pluralize(MIN_FITTED_TOKENS, 'token')}), so they are equal; use more text or a larger "
+                             "budget."]
         self.table.assign(estimate_neighbors(self.merge(runs), self.packer, neighbors, self.context_ids), weights,
                           self.context_ids)
 
