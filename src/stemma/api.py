@@ -184,7 +184,8 @@ def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | No
     from stemma.evaluation.minimal_pairs import read_pairs
     from stemma.evaluation.revision_curve import score_models
 
-    return score_models(model, read_pairs(path, limit), scoring, revisions)
+    name = model.recipe.label if isinstance(model, _model.Model) else str(model)
+    return {"model": name, "data": str(path), **score_models(model, read_pairs(path, limit), scoring, revisions)}
 
 
 def export(model: _model.Model | str | Path, format: str, out: str | Path, *,

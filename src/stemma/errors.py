@@ -53,6 +53,12 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
     return f' Did you mean "{best}"?' if best else ""
 
 
+def join_names(names: Iterable[str]) -> str:
+    """For example "a, b and c"."""
+    names = list(names)
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def pluralize(count: float, singular: str, plural: str = "") -> str:
     """A count with its noun: 1 step, 1,200 steps, 2 processes, 0.5 minutes."""
     number = f"{count:,.6g}" if isinstance(count, float) else f"{count:,}"

@@ -199,6 +199,7 @@ class Model:
     def task_config(self, name: str | None = None) -> TaskConfig:
         """The task of this name, or the only one."""
         if not self.task_configs:
+            self.require_hidden_states("be fine-tuned to answer a task")
             raise UserError(f"this {self.recipe.title} model answers no task; teach it one with `stemma finetune`.")
         if name is None and len(self.task_configs) > 1:
             raise UserError(f"this model answers {len(self.task_configs)} tasks; say which with --task: "

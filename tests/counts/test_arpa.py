@@ -25,8 +25,9 @@ TOKENS = ["<|end|>", "[unk]", "the", "a b", " ", "", "<s>", "</s>", "<unk>", "<U
 SIZE = len(TOKENS)
 
 
-def vocabulary_of(tokens, unknown_id=UNKNOWN) -> ArpaVocabulary:
-    return ArpaVocabulary.of_tokens({token: index for index, token in enumerate(tokens)}, len(tokens), END, unknown_id)
+def vocabulary_of(tokens, unknown_id=UNKNOWN, special_ids=()) -> ArpaVocabulary:
+    return ArpaVocabulary.of_tokens({token: index for index, token in enumerate(tokens)}, len(tokens), END, unknown_id,
+                                    special_ids)
 
 
 def written(tables, tokens=TOKENS, unknown_id=UNKNOWN) -> str:
@@ -35,8 +36,8 @@ def written(tables, tokens=TOKENS, unknown_id=UNKNOWN) -> str:
     return file.getvalue()
 
 
-def read(text: str, tokens=TOKENS, unknown_id=UNKNOWN):
-    return read_arpa(Path("lm.arpa"), text.split("\n"), vocabulary_of(tokens, unknown_id))
+def read(text: str, tokens=TOKENS, unknown_id=UNKNOWN, special_ids=()):
+    return read_arpa(Path("lm.arpa"), text.split("\n"), vocabulary_of(tokens, unknown_id, special_ids))
 
 
 def scores(tables, documents) -> list[list[float]]:
@@ -150,7 +151,32 @@ def test_tokens_that_the_file_lacks_share_the_probability_of_unk():
     assert float(without_unknown.tables.log_probs[0][1]) == pytest.approx(-math.log(10), abs=1e-6)
     no_unk = SRILM.replace("-1.0\t<unk>\n", "").replace("-0.6\t<unk> cat\n", "").replace("1=6", "1=5").replace(
         "2=5", "2=4")
-    assert float(read(no_unk, [*WORDS, "dog"]).tables.log_probs[0][5]) == pytest.approx(-99 * math.log(10))
+    without = read(no_unk, [*WORDS, "dog"])
+    assert float(without.tables.log_probs[0][5]) == pytest.approx(-99 * math.log(10))
+    assert model.has_unknown and without_unknown.has_unknown and not without.has_unknown
+
+
+def test_special_tokens_have_no_part_of_the_probability_of_unk():
+    words = [*WORDS, "dog", "[PAD]", "[MASK]"]
+    model = read(SRILM, words, special_ids=[0, 1, 6, 7])
+    assert model.num_missing == 1
+    shared = 10 ** (model.tables.log_probs[0][[1, 5, 6, 7]] / math.log(10))
+    assert_close(shared.tolist(), [0.05, 0.05, 0, 0], tolerance=1e-6)
+    whole = read(SRILM, [*WORDS, "[PAD]"], special_ids=[0, 1, 5])
+    assert whole.num_missing == 0
+    assert float(whole.tables.log_probs[0][1]) == pytest.approx(-math.log(10), abs=1e-6)
+
+
+UNIGRAM_TWICE = {"a word": "-0.9\tthe\t-0.2\n", "<s>": "-99\t<s>\n", "<unk>": "-1.0\t<unk>\n", "<UNK>": "-1.0\t<UNK>\n"}
+
+
+@pytest.mark.parametrize("twice", UNIGRAM_TWICE)
+@pytest.mark.parametrize("unknown_id", [UNKNOWN, None])
+def test_a_unigram_that_occurs_twice_is_refused(twice, unknown_id):
+    text = SRILM.replace("1=6", "1=7").replace("-0.9\tcat", f"{UNIGRAM_TWICE[twice]}-0.9\tcat")
+    with pytest.raises(UserError, match=r"lm\.arpa has 1 1-gram twice; keep one line of each\.") as error:
+        read(text, WORDS, unknown_id)
+    assert ("<unk> and <UNK> are one word." in error.value.message) == ("unk" in twice.lower())
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
@@ -158,6 +184,7 @@ def test_tokens_that_the_file_lacks_share_the_probability_of_unk():
     ("ngram 2=5", "ngram 2=7", r"line 23: the header says 7 2-grams, and the file has 5; it is incomplete"),
     ("ngram 2=5", "ngram 3=5", r'line 5: "ngram 3=5" stands where "ngram 2=NUMBER" should'),
     ("ngram 1=6\nngram 2=5\nngram 3=3\n", "", r'no line "ngram 1=NUMBER" follows'),
+    ("ngram 1=6", "ngram 1=0", r"line 4: the model has no 1-grams, so it has no words"),
     ("ngram 3=3", "\n".join(f"ngram {n}=3" for n in range(3, 8)), r"has 7-grams, and n-grams of up to 6 tokens"),
     ("-0.6\tthe", "0.6\tthe", r'line 12: "0\.6" is no log10 of a probability'),
     ("-0.6\tthe", "nan\tthe", r'line 12: "nan" is no log10 of a probability'),

@@ -10,10 +10,11 @@ import pytest
 import torch
 from closeness import assert_close
 from literal.kneser_ney import START, KneserNey
-from ngram_models import ngram_tables, random_documents
+from ngram_models import count, ngram_tables, random_documents, stream_of
 
 from stemma.counts import kneser_ney
 from stemma.counts.kneser_ney import Discounts
+from stemma.counts.packed_ngrams import NgramPacker
 from stemma.network.ngram_tables import NgramTable
 
 END = 0
@@ -123,10 +124,37 @@ def test_a_published_example(monkeypatch):
         assert float(result) / math.log(10) == pytest.approx(value, abs=1e-5), bigram
 
 
+@pytest.mark.parametrize("order", range(1, 7))
+def test_the_end_token_in_a_text_ends_a_document(order):
+    whole = [[3, END, 2, 4, 3, END, END, 2], [END], [4, 3, END], [END, 2, 3], *random_documents(8, 20, 6, 12)]
+    split = [part for document in whole for part in split_at_end(document)]
+    packer = NgramPacker(order, 6)
+    for one, other in zip(count(whole, packer, END), count(split, packer, END), strict=True):
+        assert np.array_equal(one, other)
+    stream = stream_of(whole, END)
+    for size in (1, 2, 3, 5):  # the size of the parts does not matter
+        parts = [stream.ngrams(first, min(first + size, stream.num_positions), packer)[0]
+                 for first in range(0, stream.num_positions, size)]
+        assert np.array_equal(np.concatenate(parts), stream.ngrams(0, stream.num_positions, packer)[0])
+
+
+def split_at_end(document: list[int]) -> list[list[int]]:
+    ends = [index for index, token in enumerate(document) if token == END]
+    return [document[first:last] for first, last in zip([0, *(end + 1 for end in ends)], [*ends, None], strict=True)]
+
+
 def test_counts_without_discounts_get_the_usual_ones():
     """A text in which every n-gram occurs twice has no counts of 1."""
     _, discounts = ngram_tables([[1, 2, 3], [1, 2, 3]], 2, 5, END)
     assert discounts[1] == Discounts((0.5, 1.0, 1.5), estimated=False)
+
+
+def test_a_discount_of_0_is_replaced_by_the_usual_ones():
+    """n1 = 1, n2 = 1 and n3 = 2 give D2 = 0: a context whose n-grams all occur twice would leave nothing to others."""
+    assert kneser_ney.estimate_discounts(np.array([1, 2, 3, 3])) == Discounts((0.5, 1.0, 1.5), estimated=False)
+    documents = [[1], [2], [2], *[[3]] * 3, *[[4]] * 3]  # of bigrams after the start: counts 1, 2, 3 and 3
+    table = table_of(ngram_tables(documents, 2, 6, END)[0])
+    assert_close(table.distributions(torch.arange(6)[:, None]).exp().sum(1), torch.ones(6), tolerance=1e-5)
 
 
 def test_more_context_lowers_the_loss_of_repetitive_text():

@@ -40,7 +40,7 @@ class KneserNey:
             return (0.5, 1.0, 1.5)
         y = n[1] / (n[1] + 2 * n[2])
         values = tuple(k - (k + 1) * y * n[k + 1] / n[k] for k in (1, 2, 3))
-        return values if all(0 <= value <= k for k, value in enumerate(values, 1)) else (0.5, 1.0, 1.5)
+        return values if all(0 < value <= k for k, value in enumerate(values, 1)) else (0.5, 1.0, 1.5)
 
     def probability(self, token, context):
         """p_KN(token | context), the interpolated form (equation 25); `context` has at most order - 1 tokens."""

@@ -74,6 +74,31 @@ def test_there_is_no_choice_if_the_loss_never_falls():
     assert curve(lambda x: 0.7 + 10 ** (x + 1)).best_rate() is None
 
 
+def noisy_curve(drop: float, steps: int, seed: int) -> RangeTest:
+    """Losses of batches with a standard deviation of 0.05: flat, falls by `drop` around 1e-3, and rises."""
+    noise = np.random.default_rng(seed)
+    return curve(lambda x: 0.7 - drop / (1 + 10 ** (-2 * (x + 3))) + (10 ** (x + 0.5) if drop else 0) +
+                 0.05 * noise.standard_normal(), np.geomspace(1e-5, 1, steps))
+
+
+@pytest.mark.parametrize("steps", [20, 30, 100])
+def test_noise_is_no_fall(steps):
+    """The smoothed losses of such batches fall by more than 2% in most curves."""
+    flat = [noisy_curve(0.0, steps, seed) for seed in range(200)]
+    doubts = [test.doubt() for test in flat]
+    assert sum(doubt is None for doubt in doubts) < 0.1 * len(flat)
+    assert sum("within the noise of its batches" in (doubt or "") for doubt in doubts) > 0.5 * len(flat)
+    assert all((test.best_rate() is None) == (doubt is not None) for test, doubt in zip(flat, doubts, strict=True))
+    falling = [noisy_curve(0.4, steps, seed) for seed in range(200)]
+    assert sum(test.doubt() is None for test in falling) > 0.95 * len(falling)
+
+
+def test_the_doubt_says_how_much_the_loss_fell():
+    assert curve(lambda x: 0.7 + 10 ** (x + 1)).doubt() == "the loss did not fall at any learning rate"
+    assert curve(lambda x: 0.7 - 0.002 * (x + 5)).doubt() == "the loss fell by only 1.4%"
+    assert RangeTest([1e-5, 1e-4], [0.7, math.inf], True).doubt() == "the loss diverged in the first steps"
+
+
 def test_smoothing_averages_neighbouring_rates_only():
     smoothed = curve(lambda x: 1.0 if x < -2.5 else 0.0).smoothed()
     assert smoothed[0] == pytest.approx(1) and smoothed[-1] == pytest.approx(0, abs=1e-9)
@@ -169,6 +194,13 @@ def test_a_frozen_network_is_searched_too(tmp_path, start, sets):
     found = finetune(TaskArguments("classify", sets, features="all"), start, tmp_path / "run", changes=QUICK, steps=2,
                      find_rate=True)["learning_rate_search"]
     assert found["default"] == 1e-3 and found["steps"] <= MIN_STEPS
+
+
+def test_a_doubt_keeps_the_default_with_a_note(tmp_path, start, sets, monkeypatch, caplog):
+    monkeypatch.setattr(module, "range_test", lambda *arguments: noisy_curve(0.0, 30, 1))
+    found = tuned(start, sets, tmp_path / "run", steps=2)["learning_rate_search"]
+    assert not found["found"] and found["learning_rate"] == found["default"]
+    assert "which is within the noise of its batches, so the default of " in caplog.text
 
 
 def test_the_verb_prints_the_curve_and_one_object(tmp_path, start, sets, capsys):

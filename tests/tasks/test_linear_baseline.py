@@ -14,12 +14,13 @@ from commands import stemma as command
 from conftest import captured_log_messages
 
 import stemma
-from stemma.lab.report.run_html import write_report
+from stemma.lab.report.run_html import run_command, write_report
 from stemma.tasks import linear_baseline
 from stemma.tasks.linear_baseline import INVERSE_PENALTIES, LinearBaseline
 from stemma.tasks.runs.baseline_scores import report_below
 from stemma.tasks.runs.finetune import TaskArguments, finetune
 from stemma.tasks.runs.sweep import Sweep
+from stemma.training.run_folder import read_run
 
 SETS = {"english": (("a good film",), ("a bad film",)), "chinese": (("这本书很好看",), ("这本书很无聊",)),
         "pair": (("a film", "good"), ("a film", "bad"))}
@@ -172,8 +173,7 @@ def test_the_result_has_the_scores_of_scikit_learn(toy, tuned):
     assert model < baseline  # after one step
     (said,) = [text for text in messages if "linear baseline" in text]
     assert said == (f"dev: the model's accuracy of {model:.4f} is worse than the linear baseline's {baseline:.4f}; try "
-                    "more epochs (--epochs), other learning rates (`stemma finetune --rates`), or a model with more "
-                    "pre-training.")
+                    "more epochs, another training.learning_rate or a model with more pre-training.")
     write_report(run)
     assert "dev: accuracy, linear baseline" in (run / "report.html").read_text()
 
@@ -203,18 +203,31 @@ def test_an_error_is_compared_downwards(tmp_path, toy):
 
 
 def test_no_baseline(tmp_path, toy):
-    assert "baseline" not in run_once(toy, tmp_path / "choice", "choice")  # a kind that it does not suit
+    assert "baseline" not in run_once(toy, tmp_path / "choice", "choice", baseline=False)  # it does not suit this kind
+    assert "--no-baseline" not in run_command(*read_run(tmp_path / "choice"), tmp_path / "choice")
     result = run_once(toy, tmp_path / "run", baseline=False)
     assert "baseline" not in result
     write_report(tmp_path / "run")
     assert "--no-baseline" in (tmp_path / "run/report.html").read_text()
 
 
+@pytest.mark.parametrize("kind", ["choice", "tag", "qa", "rank", "conll2003"])
+def test_no_baseline_is_refused_where_there_is_none(tmp_path, toy, kind):
+    refused = command("finetune", kind, "--model", toy / "model", "--train", "train", "--dev", "dev", "--out",
+                      tmp_path / "run", "--no-baseline")
+    name = "tag" if kind == "conll2003" else kind
+    assert (refused.code, refused.err) == (
+        2, f"error: --no-baseline has no effect with {name}, which has no linear baseline; leave it out.\n")
+
+
 def test_a_sweep_fits_it_once(tmp_path, toy, tuned, monkeypatch):
     fitted = []
     real = LinearBaseline.__init__
     monkeypatch.setattr(LinearBaseline, "__init__", lambda self, *given: (fitted.append(1), real(self, *given))[1])
-    result = run_once(toy, tmp_path / "run", trials=Sweep((1e-4, 1e-3)))
+    with captured_log_messages() as messages:
+        result = run_once(toy, tmp_path / "run", trials=Sweep((1e-5, 1e-4)))
+    (said,) = [text for text in messages if "linear baseline" in text]
+    assert said.endswith("try more epochs or a model with more pre-training.")  # several learning rates were tried
     assert result["baseline"]["linear"]["dev"] == tuned[1]["baseline"]["linear"]["dev"] and fitted == [1]
 
 
@@ -243,4 +256,9 @@ def test_evaluate_needs_no_training_examples(tmp_path, toy):
         assert "baseline" not in stemma.evaluate(tmp_path / "run", toy / "classify-dev.jsonl")
     assert any(text.startswith("no linear baseline: ") and "train.jsonl is damaged" in text for text in messages)
     (tmp_path / "run/train.jsonl").unlink()
-    assert "baseline" not in stemma.evaluate(tmp_path / "run", toy / "classify-dev.jsonl")
+    with captured_log_messages() as messages:
+        assert "baseline" not in stemma.evaluate(tmp_path / "run", toy / "classify-dev.jsonl")
+    assert any(text.startswith("no linear baseline: ") and "train.jsonl is missing" in text for text in messages)
+    with captured_log_messages() as messages:
+        stemma.evaluate(tmp_path / "run/model", toy / "classify-dev.jsonl")  # never had training examples
+    assert not any("linear baseline" in text for text in messages)

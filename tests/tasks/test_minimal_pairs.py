@@ -186,10 +186,23 @@ def test_files_that_cannot_be_read(tmp_path):
         read_pairs(blank)
     broken = write_pairs(tmp_path / "d") / "broken.jsonl"
     broken.write_text('{"sentence_good": "a", "sentence_bad": "b"}\n{"sentence_good": "a",\n[1]\n'
-                      '{"sentence_good": "a"}\n{"sentence_good": "a", "sentence_bad": "  "}\n')
-    with pytest.raises(UserError, match="has 4 lines that cannot be read as minimal pairs") as error:
+                      '{"sentence_good": "a"}\n{"sentence_good": "a", "sentence_bad": "  "}\n'
+                      '{"sentence_good": "a", "sentence_bad": "b", "field": ["a"]}\n'
+                      '{"sentence_good": "a", "sentence_bad": "b", "UID": {}, "linguistics_term": []}\n')
+    with pytest.raises(UserError, match="has 6 lines that cannot be read as minimal pairs") as error:
         read_pairs(tmp_path / "d")
     problems = [f"{where} {what}" for where, what in error.value.problems]
     assert problems[0].startswith(f"{broken}, line 2 is not JSON")
     assert problems[1:] == [f"{broken}, line 3 is not a JSON object", f"{broken}, line 4 has no sentence_bad",
-                            f"{broken}, line 5 sentence_bad is empty"]
+                            f"{broken}, line 5 sentence_bad is empty", f"{broken}, line 6 field is not a string",
+                            f"{broken}, line 7 UID and linguistics_term are not a string"]
+    blank.write_bytes("{\"sentence_good\": \"Les élèves dorment à l'école.\"}".encode("latin-1"))
+    advice = r"is not utf-8 at byte 23 \(0xe9\); save it as UTF-8 \(it looks like latin-1\)\."
+    with pytest.raises(UserError, match=advice):
+        read_pairs(blank)
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_a_limit_is_1_or_more(tmp_path, limit):
+    with pytest.raises(UserError, match=f"--limit must be 1 or more, not {limit}"):
+        read_pairs(write_pairs(tmp_path / "d"), limit)

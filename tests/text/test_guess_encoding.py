@@ -44,6 +44,18 @@ def test_binary_data_gets_no_suggestion(content, tmp_path):
         list(read_text(tmp_path / "text.txt", "utf-8", "strict"))
 
 
+@pytest.mark.parametrize(("content", "advice"), [
+    (FRENCH.encode("latin-1"), r"is not utf-8 at byte .*; save it as UTF-8 \(it looks like latin-1\)\."),
+    (b"plain words \xff\xfe\xfd\x81\x8d then", r"is not utf-8 at byte .*; save it as UTF-8\."),
+    ("plain words".encode("utf-16-le"), r"looks binary; if it is text, save it as UTF-8 \(it looks like utf-16-le\)\."),
+    (b"a word\0", r"looks binary; if it is text, save it as UTF-8\.")])
+def test_a_file_that_must_be_utf_8_gets_no_advice_about_options(content, advice, tmp_path):
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(UserError, match=advice) as error:
+        list(read_text(tmp_path / "text.txt", choice=False))
+    assert "--" not in error.value.message
+
+
 @pytest.mark.parametrize("wrong_encoding", ["ascii", "utf-32-le", "gb18030"])
 def test_utf_8_is_suggested_for_utf_8_text(wrong_encoding, tmp_path):
     (tmp_path / "text.txt").write_bytes(f"odd {FRENCH}€ {KOREAN}".encode())

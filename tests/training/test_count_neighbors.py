@@ -12,6 +12,7 @@ from commands import start_unreported as start
 from commands import stemma_unreported as run
 
 import stemma
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 
 PARTS = ["training.batch_size=2", "corpus.sequence_length=32", "training.checkpoint_every=3"]  # 64 tokens in a step
@@ -75,6 +76,13 @@ def test_it_fills_masks_and_scores_pairs(folder):
     assert completed.code == 0 and completed.json["scoring"] == "masked" and completed.json["accuracy"] == 1.0
 
 
+def test_it_is_no_arpa_file(folder):
+    completed = run("export", "both", "--format", "arpa", "--out", "lm.arpa", folder=folder)
+    assert completed.code == 2 and completed.err == (
+        "error: two-sided-ngram@both counts a token between its neighbours, which an ARPA file cannot hold; train an "
+        "n-gram model with `stemma pretrain ngram`.\n")
+
+
 def test_compare_with_a_network(folder, corpus_folder):
     completed = run("compare", "two-sided-ngram@both", "bert@tiny", "--corpus", corpus_folder, "--tokens", 6500,
                     "--seeds", 1, "--out", "lab", "--json", "corpus.sequence_length=32", "training.batch_size=2",
@@ -104,3 +112,33 @@ def test_the_held_out_text_is_counted_after_its_weights_are_fitted(folder):
     weights = model.network.embedding.tokens.weights
     assert float(weights.sum()) == pytest.approx(1, abs=1e-5) and (np.asarray(weights) >= 0).all()
     assert float(weights.max()) < 0.999 and not np.allclose(weights, 0.25)
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 1500}, {"tokens": 2500}, {"steps": 20}, {"steps": 2}])
+def test_the_weights_are_fitted_if_the_budget_is_smaller_than_the_text(tmp_path, corpus_folder, caplog, budget):
+    """The last tenth of what is counted is held out, wherever that ends in the text."""
+    changes = ["training.batch_size=8"] if budget == {"steps": 2} else ["training.batch_size=2"]
+    stemma.pretrain("two-sided-ngram", corpus_folder, tmp_path / "run", changes=["corpus.sequence_length=64", *changes],
+                    **budget)
+    assert result(tmp_path / "run")["tokens"] < 0.9 * Corpus.open(corpus_folder).num_tokens
+    fitted = np.asarray(stemma.load(tmp_path / "run").network.embedding.tokens.weights)
+    assert not np.allclose(fitted, 0.25) and fitted.max() < 0.9
+    assert result(tmp_path / "run")["validation_loss"] < result(tmp_path / "run")["unigram_loss"] - 1
+    assert "held out" not in caplog.text
+
+
+def test_a_few_tokens_more_than_nine_tenths_of_the_text_give_the_same_loss(tmp_path, folder, corpus_folder):
+    """The weights were fitted to these few tokens."""
+    tokens = int(0.9 * result(folder / "both")["tokens"])
+    losses = [stemma.pretrain("two-sided-ngram", corpus_folder, tmp_path / f"run{more}", tokens=tokens + more)[
+        "validation_loss"] for more in (-10, 10, 20)]
+    assert max(losses) - min(losses) < 0.1
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 1}])
+def test_too_few_held_out_tokens_give_equal_weights_and_one_warning(tmp_path, corpus_folder, caplog, budget):
+    stemma.pretrain("two-sided-ngram", corpus_folder, tmp_path / "run", **budget,
+                    changes=["training.validate_every=1", "training.batch_size=2", "corpus.sequence_length=32"])
+    assert np.allclose(stemma.load(tmp_path / "run").network.embedding.tokens.weights, 0.25)
+    assert caplog.text.count("too little text is held out to fit the weights of the mixture") == 1
+    assert "of 100 tokens), so they are equal; use more text or a larger budget." in caplog.text

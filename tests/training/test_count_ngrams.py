@@ -174,14 +174,44 @@ def test_export_and_convert_give_the_same_model(folder, model, tmp_path):
     assert run("generate", "converted", "the", "--tokens", 3, folder=folder).code == 0
 
 
+@pytest.mark.parametrize(("unknown", "note"), [
+    ("-1\t<unk>\n", "lacks {} tokens of the tokenizer: the probability of <unk> is divided among them."),
+    ("", "lacks {} tokens of the tokenizer: they have probability 0, because the file has no <unk>.")])
+def test_a_note_says_which_probability_the_tokens_have_that_a_file_lacks(folder, unknown, note):
+    (folder / "small.arpa").write_text(f"\\data\\\nngram 1={4 + bool(unknown)}\n\n\\1-grams:\n-99\t<s>\n-0.5\t</s>\n"
+                                       f"-0.5\ta\n-0.5\tb\n{unknown}\n\\end\\\n")
+    completed = run("convert", "small.arpa", "--tokenizer", "tok", "--out", "small", "--overwrite", folder=folder)
+    assert completed.code == 0, completed.err
+    tokenizer = stemma.load(folder / "small").tokenizer
+    assert note.format(len(tokenizer.regular_ids) - 2) in completed.err
+
+
+def test_a_text_that_spells_the_end_token_is_exported(folder):
+    text = "The old clerk reads </s> a letter.\n\nThe printer </s> copies seven pages.\n\n"
+    (folder / "ends.txt").write_text(text + small_text(seed=2))
+    model = stemma.load(folder / "whole")
+    assert model.tokenizer.encode(text, special=False).ids.count(model.document_separator_id) == 2
+    for command in (["corpus", "build", "ends.txt", "--tokenizer", "tok", "--out", "ends-corpus"],
+                    ["pretrain", "ngram@tiny", "--corpus", "ends-corpus", "--out", "ends"],
+                    ["export", "ends", "--format", "arpa", "--out", "ends.arpa"],
+                    ["convert", "ends.arpa", "--tokenizer", "tok", "--out", "ends-again"]):
+        completed = run(*command, folder=folder)
+        assert completed.code == 0, completed.err
+    assert (folder / "ends-again" / "model.safetensors").read_bytes() == weights(folder / "ends")
+
+
 @pytest.mark.parametrize(("command", "message"), [
     (["export", "whole", "--format", "arpaa", "--out", "x.arpa"],
      'no format "arpaa"; there is arpa. Did you mean "arpa"?'),
     (["export", "whole", "--format", "arpa", "--out", "tok"], "tok exists and is not empty"),
     (["convert", "nothing.arpa", "--tokenizer", "tok", "--out", "x"], "there is no file nothing.arpa"),
     (["convert", "held-out.txt", "--tokenizer", "tok", "--out", "x"], "held-out.txt is no ARPA file"),
+    (["convert", "latin.arpa", "--tokenizer", "tok", "--out", "x"], "; save it as UTF-8 (it looks like latin-1)."),
     (["finetune", "classify", "--model", "whole", "--train", "c.tsv", "--dev", "c.tsv", "--out", "x"],
      "ngram@tiny is a table of counts: it has no vectors and no weights, so it cannot be fine-tuned"),
+    (["evaluate", "whole", "--data", "c.tsv"], "so it cannot be fine-tuned to answer a task. Use a network"),
+    (["average", "whole", "--last", 1, "--out", "x"],
+     "ngram@tiny is a table of counts, whose checkpoints have no mean; use whole/model."),
     (["embed", "whole", "held-out.txt", "--out", "x.npy"], "so it cannot embed texts"),
     (["pretrain", "ngram@tiny", "--corpus", "corp", "--from", "whole", "--out", "x"], "cannot start another run"),
     (["fill", "whole", "the [MASK] of"], "ngram@tiny cannot fill a mask"),
@@ -191,11 +221,14 @@ def test_export_and_convert_give_the_same_model(folder, model, tmp_path):
      "means nothing to a body of kind"),
     (["pretrain", "ngram@tiny", "--corpus", "corp", "--out", "x", "network.width=8", "training.learning_rate=1"],
      "2 problems in ngram@tiny with your changes"),
+    (["pretrain", "ngram@tiny", "--corpus", "corp", "--out", "x", "training.precision=bf16"],
+     "has no effect with kneser_ney; leave it out"),
     (["pretrain", "ngram@tiny", "--corpus", "corp", "--out", "x", "training.method.memory=0"], "1 or more"),
     (["pretrain", "gpt2@tiny", "--corpus", "corp", "--out", "x", "training.method.kind=kneser_ney"],
      "this network has no tables for them"),
 ])
 def test_what_does_not_work_is_refused_in_one_sentence(folder, command, message):
+    (folder / "latin.arpa").write_bytes("Les élèves dorment à l'école.\n\\data\\\n".encode("latin-1"))
     (folder / "c.tsv").write_text("text\tlabel\n" + "a good one\t1\na bad one\t0\n" * 4)
     completed = run(*command, folder=folder)
     assert completed.code == 2 and completed.err.rstrip().splitlines()[0 if "problem" in message else -1], completed.err
@@ -233,5 +266,30 @@ def test_a_vocabulary_without_an_end_token_is_refused(tmp_path, text_file):
 def test_too_little_text_says_which_discounts_it_takes(tmp_path, folder, caplog):
     (tmp_path / "short.txt").write_text("The old clerk reads a letter.\n\nThe printer copies seven pages.\n")
     stemma.pretrain("ngram@tiny", tmp_path / "short.txt", tmp_path / "run", changes=["tokenizer.vocab_size=300"])
-    assert "the text is too small to estimate the discounts" in caplog.text
+    assert "the text is too small to estimate the discounts of the n-grams of 1, 2 and 3 tokens" in caplog.text
+    assert "they are 0.5, 1 and 1.5." in caplog.text
     assert np.isfinite(json.loads((tmp_path / "run" / "result.json").read_text())["loss"])
+
+
+def test_the_warning_about_discounts_is_shown_at_the_end_only(tmp_path, folder, caplog):
+    """The text read so far may be too small where the whole text is not."""
+    stemma.pretrain("ngram@tiny", folder / "corp", tmp_path / "run",
+                    changes=["corpus.sequence_length=32", "training.batch_size=2", "training.validate_every=4"])
+    assert caplog.text.count("too small to estimate the discounts") == 1
+
+
+@pytest.mark.parametrize("recipe", ["ngram@tiny", "two-sided-ngram"])
+@pytest.mark.parametrize("tokens", [1, 4, 65, 500])
+def test_a_budget_of_tokens_is_kept_exactly(tmp_path, folder, corpus_folder, recipe, tokens):
+    result = stemma.pretrain(recipe, folder / "corp" if recipe == "ngram@tiny" else corpus_folder, tmp_path / "run",
+                             tokens=tokens, changes=["corpus.sequence_length=32", "training.batch_size=1"])
+    assert result["tokens"] == tokens and np.isfinite(result["loss"]) and result["loss"] > 0
+
+
+def test_short_documents_give_no_advice_about_rows(tmp_path, folder, caplog):
+    """Counting reads documents, not rows."""
+    (tmp_path / "lines.txt").write_text("\n\n".join(small_text().split("\n")))
+    result = stemma.pretrain("ngram@tiny", tmp_path / "lines.txt", tmp_path / "run",
+                             changes=["corpus.packing=doc_sentences", "tokenizer.vocab_size=300"])
+    assert "padding" not in caplog.text
+    assert result["precision"] == "float32"

@@ -143,9 +143,13 @@ def finetune_task(
 
     Example: stemma finetune pair --model run --train train.tsv --dev dev.tsv --out tuned --find-rate
     """
+    from stemma.tasks.datasets import task_kind_of
+    from stemma.tasks.runs.baseline_scores import check_has_baseline
     from stemma.tasks.runs.finetune import TaskArguments, finetune
     from stemma.tasks.runs.sweep import Sweep
 
+    if no_baseline:
+        check_has_baseline(task_kind_of(str(context.info_name)))
     layers = features.selected_layers()
     values = {} if class_weights is None else {"balance": class_weights}
     task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),

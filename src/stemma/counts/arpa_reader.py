@@ -7,7 +7,7 @@ probability that the model gives them anyway, by backing off, and a back-off wei
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -34,13 +34,15 @@ class ArpaVocabulary:
     size: int
     end_id: int
     unknown_id: int | None
+    special_ids: Collection[int] = ()  # of tokens that no text has, such as padding
 
     @classmethod
-    def of_tokens(cls, tokens: Mapping[str, int], size: int, end_id: int, unknown_id: int | None) -> ArpaVocabulary:
+    def of_tokens(cls, tokens: Mapping[str, int], size: int, end_id: int, unknown_id: int | None,
+                  special_ids: Collection[int] = ()) -> ArpaVocabulary:
         ids = {escape(token): token_id for token, token_id in tokens.items() if token_id not in (end_id, unknown_id)}
         unknown = size + 1 if unknown_id is None else unknown_id
         return cls({**ids, BEGIN: size, END: end_id, UNKNOWN: unknown, UNKNOWN.upper(): unknown}, size, end_id,
-                   unknown_id)
+                   unknown_id, special_ids)
 
     @property
     def begin_code(self) -> int:
@@ -58,7 +60,8 @@ class ArpaModel:
     """The contents of a file."""
 
     tables: NgramTables
-    num_missing: int  # tokens of the vocabulary that the file does not have: they share the probability of <unk>
+    num_missing: int  # tokens of text that the file does not have: they share the probability of <unk>
+    has_unknown: bool  # whether the file has <unk>; otherwise those tokens have probability 0
     num_unknown: int  # n-grams with <unk> that are left out, because the vocabulary has no unknown token
     num_added: int  # n-grams that a pruned model lacks
 
@@ -74,7 +77,8 @@ class _Section:
 
 def read_arpa(path: Path, lines: Iterable[str], vocabulary: ArpaVocabulary) -> ArpaModel:
     sections = _Parser(path, lines, vocabulary).parse()
-    log_probs, backoffs, num_missing = _unigrams(sections[0], vocabulary)
+    log_probs, backoffs, num_missing = _unigrams(path, sections[0], vocabulary)
+    has_unknown = bool((sections[0].ngrams == vocabulary.unknown_code).any())
     num_unknown = num_added = 0
     for section in sections[1:]:
         section.ngrams[section.ngrams == vocabulary.begin_code] = vocabulary.end_id  # </s> is never first
@@ -87,7 +91,7 @@ def read_arpa(path: Path, lines: Iterable[str], vocabulary: ArpaVocabulary) -> A
         num_added = _add_missing_prefixes(sections)
         tables = _build(path, vocabulary.size, log_probs, backoffs, sections)
         assert tables is not None
-    return ArpaModel(tables, num_missing, num_unknown, num_added)
+    return ArpaModel(tables, num_missing, has_unknown, num_unknown, num_added)
 
 
 class _Parser:
@@ -132,6 +136,8 @@ class _Parser:
             if match is None or int(match[1]) != len(sizes) + 1:
                 self.fail(f'"{self.line[:40]}" stands where "ngram {len(sizes) + 1}=NUMBER" should.')
             sizes.append(int(match[2]))
+            if sizes == [0]:
+                self.fail("the model has no 1-grams, so it has no words.")
         if not sizes:
             self.fail('no line "ngram 1=NUMBER" follows "\\data\\".')
         if len(sizes) > MAX_ORDER:
@@ -182,18 +188,27 @@ class _Parser:
         return _Section(np.array(codes, np.int64).reshape(-1, length), np.array(logs) * LN10, np.array(weights) * LN10)
 
 
-def _unigrams(section: _Section, vocabulary: ArpaVocabulary) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
-    """log-probabilities and back-off weights of all tokens, and the number of tokens that the file does not have."""
+def _unigrams(path: Path, section: _Section,
+              vocabulary: ArpaVocabulary) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
+    """log-probabilities and back-off weights of all tokens, and the number of tokens of text that the file does not
+    have. A special token is no word: it takes no part in the probability of <unk>."""
     size, end_id = vocabulary.size, vocabulary.end_id
     log_probs, backoffs = np.full(size + 2, np.nan), np.zeros(size + 2)
     tokens = section.ngrams[:, 0]
+    counts = np.bincount(tokens, minlength=size + 2)
+    if twice := int((counts > 1).sum()):
+        same = f" {UNKNOWN} and {UNKNOWN.upper()} are one word." if counts[vocabulary.unknown_code] > 1 else ""
+        raise UserError(f"{path} has {pluralize(twice, '1-gram')} twice; keep one line of each.{same}")
     log_probs[tokens], backoffs[tokens] = section.log_probs, section.backoffs
     unknown_mass = log_probs[vocabulary.unknown_code]
-    missing = np.isnan(log_probs[:size])
+    absent = np.isnan(log_probs[:size])
+    missing = absent.copy()
+    missing[list(vocabulary.special_ids)] = False
     sharing = missing.copy()
     if vocabulary.unknown_id is not None:
         sharing[vocabulary.unknown_id] = True
     share = ZERO * LN10 if np.isnan(unknown_mass) else max(ZERO * LN10, unknown_mass - np.log(max(1, sharing.sum())))
+    log_probs[:size][absent] = ZERO * LN10
     log_probs[:size][sharing] = share
     backoffs[end_id] = backoffs[vocabulary.begin_code]  # <s> is the context, </s> the prediction
     return (np.maximum(log_probs[:size], ZERO * LN10).astype(np.float32), backoffs[:size].astype(np.float32),

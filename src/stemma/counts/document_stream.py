@@ -1,7 +1,8 @@
 """The n-grams of documents, in parts of a given number of tokens.
 
 A document is read as `end w1 ... wm end`: the token that separates documents is the context of the first token, and it
-is predicted after the last one. No n-gram crosses it.
+is predicted after the last one. No n-gram crosses it. Text may spell this token; there too one document ends and
+another begins.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ class DocumentStream:
         return int(self.firsts[-1])
 
     def read(self, start: int, stop: int) -> tuple[Integers, Integers]:
-        """(tokens, number of tokens before each in its document) of these positions."""
+        """(tokens, number of tokens before each in its document) of these positions. An end token in the text begins
+        another document for the positions that are read after it."""
         positions = np.arange(start, stop)
         document = np.searchsorted(self.firsts, positions, side="right") - 1
         depth = positions - self.firsts[document]
         inside = (depth > 0) & (depth <= self.lengths[document])
         tokens = np.full(len(positions), self.end_id, np.int64)
         tokens[inside] = self.tokens_at((self.starts[document] + depth - 1)[inside])
-        return tokens, depth
+        index = np.arange(len(positions))
+        ends = np.where(inside & (tokens == self.end_id), index, -1)
+        last_end = np.concatenate([[-1], np.maximum.accumulate(ends)])[:len(positions)]  # before each position
+        return tokens, np.where(last_end >= 0, np.minimum(depth, index - last_end), depth)
 
     def ngrams(self, start: int, stop: int, packer: NgramPacker) -> tuple[Words, Integers]:
         """The n-gram of every token that is predicted at these positions, and these tokens."""

@@ -69,7 +69,7 @@ def estimate_discounts(counts: Counts) -> Discounts:
         return Discounts(FALLBACK_DISCOUNTS, estimated=False)
     y = n1 / (n1 + 2 * n2)
     values = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-    if not all(0 <= value <= number for number, value in enumerate(values, 1)):
+    if not all(0 < value <= number for number, value in enumerate(values, 1)):  # 0 leaves nothing to shorter n-grams
         return Discounts(FALLBACK_DISCOUNTS, estimated=False)
     return Discounts(values, estimated=True)
 

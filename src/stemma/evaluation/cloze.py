@@ -95,7 +95,7 @@ def read_cloze_items(path: str | Path, kind: str = "auto") -> tuple[str, list[Cl
     files = list_files([path])
     if len(files) != 1:
         raise UserError(f"{path} is {len(files)} files; name one.")
-    name, text = display_name(files[0]), "".join(read_text(files[0], "utf-8", "strict"))
+    name, text = display_name(files[0]), "".join(read_text(files[0], choice=False))
     if not text.strip():
         raise UserError(f"{name} is empty; it should hold passages or questions.")
     if text.lstrip().startswith("{"):

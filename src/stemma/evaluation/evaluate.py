@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stemma.checksummed_files import has_checksum
 from stemma.errors import CorruptFileError, UserError
 from stemma.json_files import parse
 from stemma.model import Model
@@ -105,8 +106,9 @@ def evaluate(model: Model, task_config: TaskConfig, data: EvalFile,
 
 
 def _run_baseline(run: Path, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any] | None:
-    """The scores of the linear baseline; None if the folder has no training examples, as for a downloaded model."""
-    if head_task(task_config.kind).linear_baseline is None or not (run / split_file("train", task_config)).is_file():
+    """The scores of the linear baseline; None if the folder never had training examples, as for a downloaded model."""
+    file = run / split_file("train", task_config)
+    if head_task(task_config.kind).linear_baseline is None or not (file.is_file() or has_checksum(file)):
         return None
     try:
         return baseline_scores(task_config, {"train": read_split(run, "train", task_config), "test": examples})

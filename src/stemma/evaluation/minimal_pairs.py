@@ -102,12 +102,14 @@ def _mean_accuracy(details: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def read_pairs(path: str | Path, limit: int | None = None) -> list[MinimalPair]:
     """The pairs of all jsonl files of a folder (or of one file); with `limit`, the first ones of each phenomenon."""
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit must be 1 or more, not {limit}.")
     files = list_files([path], PAIR_SUFFIXES)
     pairs: list[MinimalPair] = []
     problems: list[tuple[str, str]] = []
     counts: dict[str, int] = {}
     for file in files:
-        for number, line in enumerate("".join(read_text(file, "utf-8", "strict")).split("\n"), 1):
+        for number, line in enumerate("".join(read_text(file, choice=False)).split("\n"), 1):
             if not line.strip():
                 continue
             pair = _parse_pair(line, file)
@@ -136,6 +138,8 @@ def _parse_pair(line: str, file: Path) -> MinimalPair | str:
         return f"has no {' and no '.join(missing)}"
     if empty := [key for key in (GOOD, BAD) if not row[key].strip()]:
         return f"{' and '.join(empty)} {'are' if len(empty) > 1 else 'is'} empty"
+    if wrong := [key for key in ("UID", "linguistics_term", "field") if isinstance(row.get(key), list | dict)]:
+        return f"{' and '.join(wrong)} {'are' if len(wrong) > 1 else 'is'} not a string"
     uid, term, field = (row.get(key) for key in ("UID", "linguistics_term", "field"))
     return MinimalPair(row[GOOD], row[BAD], str(uid) if uid else file.name.split(".")[0],
                        str(term) if term else None, FIELD_NAMES.get(field, str(field)) if field else None)

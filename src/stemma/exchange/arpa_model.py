@@ -9,9 +9,10 @@ from pathlib import Path
 
 from stemma.atomic_files import atomic_file
 from stemma.counts.arpa import write_arpa
-from stemma.counts.arpa_reader import ArpaVocabulary, read_arpa
+from stemma.counts.arpa_reader import ArpaModel, ArpaVocabulary, read_arpa
 from stemma.errors import UserError, pluralize
 from stemma.model import Model
+from stemma.network.neighbor_tables import NeighborTable
 from stemma.network.ngram_tables import NgramTable
 from stemma.objectives import build_network
 from stemma.recipe_loading import recipe
@@ -33,6 +34,9 @@ def ngram_counts(model: Model) -> list[int]:
 def export_arpa(model: Model, path: Path) -> None:
     """Write the tables of an n-gram model."""
     table, tokenizer, end_id = model.network.embedding.tokens, model.require_tokenizer(), model.document_separator_id
+    if isinstance(table, NeighborTable):
+        raise UserError(f"{model.recipe.label} counts a token between its neighbours, which an ARPA file cannot hold; "
+                        "train an n-gram model with `stemma pretrain ngram`.")
     if not isinstance(table, NgramTable):
         raise UserError(f"an ARPA file holds n-grams, and {model.recipe.label} computes its probabilities with a "
                         "network; train an n-gram model with `stemma pretrain ngram`.")
@@ -54,31 +58,32 @@ def convert_arpa(path: Path, tokenizer_path: Path) -> Model:
         raise UserError(f"the tokenizer {tokenizer_path} has no token that ends a document, which </s> stands for; "
                         "train one with `stemma tokenizer train --for ngram`.")
     vocabulary = ArpaVocabulary.of_tokens(tokenizer.backend.get_vocab(), tokenizer.vocab_size, end_id,
-                                          tokenizer.special_token_ids.get("unknown"))
+                                          tokenizer.special_token_ids.get("unknown"), tokenizer.special_ids.tolist())
     if not path.is_file():
         raise UserError(f"there is no file {path}.")
-    read = read_arpa(path, (line for _, line in read_lines(path, "utf-8", "strict")), vocabulary)
+    read = read_arpa(path, (line for _, line in read_lines(path, choice=False)), vocabulary)
     settings = {f"tokenizer.{key}": value for key, value in tokenizer.settings().items()}
     resolved = base.with_changes({**settings, "network.depth.order": read.tables.order}, origin=path.name)
     network = build_network(resolved)
     table = network.embedding.tokens
     assert isinstance(table, NgramTable)
     table.assign(read.tables)
-    for text in _notes(path, read.num_missing, read.num_unknown, read.num_added):
+    for text in _notes(path, read):
         logger.info(text)
     return Model(resolved, tokenizer, network.eval())
 
 
-def _notes(path: Path, num_missing: int, num_unknown: int, num_added: int) -> list[str]:
+def _notes(path: Path, read: ArpaModel) -> list[str]:
     notes = []
-    if num_missing:
-        notes.append(f"{path} lacks {pluralize(num_missing, 'token')} of the tokenizer: the probability of <unk> is "
-                     "divided among them.")
-    if num_unknown:
-        notes.append(f"the tokenizer has no unknown token, so {pluralize(num_unknown, 'n-gram')} with <unk> of {path} "
-                     "cannot occur and are left out.")
-    if num_added:
-        notes.append(f"{path} is a pruned model: {pluralize(num_added, 'n-gram')} with which others begin were "
+    if read.num_missing:
+        share = "the probability of <unk> is divided among them" if read.has_unknown else \
+            "they have probability 0, because the file has no <unk>"
+        notes.append(f"{path} lacks {pluralize(read.num_missing, 'token')} of the tokenizer: {share}.")
+    if read.num_unknown:
+        notes.append(f"the tokenizer has no unknown token, so {pluralize(read.num_unknown, 'n-gram')} with <unk> of "
+                     f"{path} cannot occur and are left out.")
+    if read.num_added:
+        notes.append(f"{path} is a pruned model: {pluralize(read.num_added, 'n-gram')} with which others begin were "
                      "added. All probabilities are those of the file.")
     return notes
 

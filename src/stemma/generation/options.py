@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stemma.errors import UserError
+from stemma.errors import UserError, join_names
 
 NUCLEUS = 0.95  # the paper's value, used if neither top_k nor top_p is set
 LENGTH_PENALTY = 0.6  # as in the Transformer (arXiv:1706.03762) and in GNMT
@@ -62,9 +62,9 @@ class GenerationOptions:
         yield from self._out_of_range()
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         if self.greedy and sampling:
-            yield "greedy", f"takes the likeliest token, so {_join_names(sampling)} would do nothing; leave out either"
+            yield "greedy", f"takes the likeliest token, so {join_names(sampling)} would do nothing; leave out either"
         if self.beams > 1 and sampling:
-            yield "beams", f"does not sample, so {_join_names(sampling)} would do nothing; leave out either"
+            yield "beams", f"does not sample, so {join_names(sampling)} would do nothing; leave out either"
         if self.beams > 1 and self.greedy:
             yield "beams", f"{self.beams} beams and greedy search exclude each other (greedy is 1 beam)"
         if self.greedy and self.completions > 1:
@@ -137,7 +137,3 @@ class TranslationOptions:
 
     def max_new_tokens(self, source_length: int) -> int:
         return max(1, int(self.max_length_ratio * source_length) + self.max_extra)
-
-
-def _join_names(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -185,11 +185,12 @@ def _split_long_text(text: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
-def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
-    """(number, text) of each line, from 1."""
+def read_lines(file: Path, encoding: str = "utf-8", errors: str = "strict",
+               choice: bool = True) -> Iterator[tuple[int, str]]:
+    """(number, text) of each line, from 1. The arguments are those of `read_text`."""
     parts: list[str] = []
     line_number, length = 0, 0
-    for block in read_text(file, encoding, errors):
+    for block in read_text(file, encoding, errors, choice):
         *finished, unfinished = block.split("\n")
         for line in finished:
             line_number += 1

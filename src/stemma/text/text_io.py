@@ -57,11 +57,12 @@ def check_encoding(encoding: str, errors: str) -> str:
     return {"utf-8-sig": "utf-8", "utf_8_sig": "utf-8"}.get(codec.name, codec.name)
 
 
-def read_text(path: Path, encoding: str, errors: str) -> Iterator[str]:
-    """Blocks of decoded text: LF line ends, no NUL, no byte order mark."""
+def read_text(path: Path, encoding: str = "utf-8", errors: str = "strict", choice: bool = True) -> Iterator[str]:
+    """Blocks of decoded text: LF line ends, no NUL, no byte order mark. `choice`: whether the user can choose the
+    encoding and what happens to errors; otherwise messages name no options."""
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     reported = False
-    for text, final in _decode(path, encoding, errors):
+    for text, final in _decode(path, encoding, errors, choice):
         text = newlines.decode(text, final=final)
         if newlines.newlines not in (None, "\n") and not reported:
             reported = True
@@ -132,7 +133,7 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
         raise EOFError
 
 
-def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]]:
+def _decode(path: Path, encoding: str, errors: str, choice: bool) -> Iterator[tuple[str, bool]]:
     """(decoded block, whether it is the last); byte offsets in messages refer to the decompressed content."""
     decoder: codecs.IncrementalDecoder | None = None
     offset = 0  # of the decoder's next byte
@@ -150,12 +151,12 @@ def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]
         except UnicodeDecodeError as error:
             bad = offset - pending + error.start
             if 0 <= nul < bad - offset:
-                raise UserError(_binary(path, offset + nul, block)) from error
-            raise UserError(_wrongly_encoded(path, encoding, bad, error.object, error.start)) from error
+                raise UserError(_binary(path, offset + nul, block, choice)) from error
+            raise UserError(_wrongly_encoded(path, encoding, bad, error.object, error.start, choice)) from error
         if "\0" in text:
             if errors == "strict":
                 nul_index = len(text[: text.index("\0")].encode(encoding)) - pending if wide else nul
-                raise UserError(_binary(path, offset + nul_index, block))
+                raise UserError(_binary(path, offset + nul_index, block, choice))
             text = text.replace("\0", "")
             if not dropped:
                 dropped = True
@@ -186,18 +187,25 @@ def _resolve_byte_order(encoding: str, start: bytes) -> tuple[str, int]:
     return {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(encoding, encoding), 0
 
 
-def _wrongly_encoded(path: Path, encoding: str, offset: int, data: bytes, start: int) -> str:
+def _wrongly_encoded(path: Path, encoding: str, offset: int, data: bytes, start: int, choice: bool) -> str:
     value = f"0x{data[start]:02x}"
-    advice = _encoding_of_mark(data) or likely_encoding(data, start, encoding)
-    suggestion = f"try --encoding {advice}, or" if advice else "use"
-    return f"{display_name(path)} is not {encoding} at byte {offset} ({value}); {suggestion} --errors replace."
+    likely = _encoding_of_mark(data) or likely_encoding(data, start, encoding)
+    if choice:
+        advice = f"try --encoding {likely}, or --errors replace" if likely else "use --errors replace"
+    else:
+        advice = f"save it as UTF-8{f' (it looks like {likely})' if likely else ''}"
+    return f"{display_name(path)} is not {encoding} at byte {offset} ({value}); {advice}."
 
 
-def _binary(path: Path, offset: int, block: bytes) -> str:
-    sample = block[:4096]
-    advice = "if it is text, --errors replace drops such bytes"
+def _binary(path: Path, offset: int, block: bytes, choice: bool) -> str:
+    sample, likely = block[:4096], None
     if len(sample) > 3 and sample.count(0) * 3 > len(sample):
-        advice = f"try --encoding utf-16-{'be' if sample[0::2].count(0) > sample[1::2].count(0) else 'le'}; or {advice}"
+        likely = f"utf-16-{'be' if sample[0::2].count(0) > sample[1::2].count(0) else 'le'}"
+    if choice:
+        advice = "if it is text, --errors replace drops such bytes"
+        advice = f"try --encoding {likely}; or {advice}" if likely else advice
+    else:
+        advice = f"if it is text, save it as UTF-8{f' (it looks like {likely})' if likely else ''}"
     return f"{display_name(path)} has a NUL byte at byte {offset} and looks binary; {advice}."
 
 

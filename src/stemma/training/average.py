@@ -38,6 +38,8 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
     run = Path(run)
     target = run / AVERAGED if out is None else Path(out)
     recipe, run_config = read_run(run)
+    if recipe.settings.network.depth.counts:
+        raise UserError(f"{recipe.label} is a table of counts, whose checkpoints have no mean; use {run / MODEL}.")
     if last < 1:
         raise UserError(f"--last must be 1 or more, not {last}.")
     check_output_path(target, overwrite)

@@ -1,5 +1,5 @@
 """Training of two-sided counts (`counts/neighbors.py`): n-grams of up to three tokens are counted as for any n-gram
-model. The last tenth of the text gives the weights of the mixture, and is counted after that."""
+model. The last tenth of what is counted gives the weights of the mixture, and is counted after that."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from stemma.counts.neighbors import LEVELS, estimate_neighbors, fit_mixture
-from stemma.errors import UserError
+from stemma.errors import UserError, pluralize
 from stemma.network.inputs_outputs import Stream
 from stemma.network.neighbor_tables import NeighborTable
 from stemma.objectives.base import LM_HEAD
@@ -20,8 +21,9 @@ from stemma.training.method import MethodSetup
 from stemma.training.method_kinds import CountingSettings
 from stemma.visibility import Bidirectional
 
-HELD_OUT_FRACTION = 0.1  # of the text, for the weights of the mixture
+HELD_OUT_FRACTION = 0.1  # of what is counted, for the weights of the mixture
 FITTED_TOKENS = 1_000_000  # of it at most
+MIN_FITTED_TOKENS = 100  # with fewer the weights are equal: fitted to 20 tokens they are often worse than that
 MIN_TOKENS = 20
 ORDERS = {"none": 1, "left": 2, "both": 3}  # tokens of an n-gram, by the neighbours used
 
@@ -45,7 +47,20 @@ class CountNeighbors(CountingMethod):
         if self.stream.num_positions < MIN_TOKENS:
             raise UserError(f"{self.stream.num_positions} tokens are too few to count neighbours in; give a longer "
                             "text.")
-        self.first_held_out = int(self.stream.num_positions * (1 - HELD_OUT_FRACTION))
+        self.first_held_out = self._first_held_out()
+
+    def _first_held_out(self) -> int:
+        """The position where the held-out text begins, before the end of what the budget lets the run count. For
+        minutes that end is not known."""
+        budget, end = self.setup.budget, self.stream.num_positions
+        if budget.unit == "tokens":  # a position that separates documents is no token
+            end = min(end, int(budget.amount * end / max(1, int(self.stream.lengths.sum()))))
+        elif budget.unit == "steps":
+            end = min(end, int(budget.amount) * self.part_positions)
+            if budget.amount < 2:
+                return end  # a step is a part of one kind: nothing is held out
+            return min(int(end * (1 - HELD_OUT_FRACTION)), int(budget.amount - 1) * self.part_positions)
+        return max(1, int(end * (1 - HELD_OUT_FRACTION)))
 
     def part_end(self, start: int) -> int:
         """No part holds text on both sides of the position where the held-out text begins."""
@@ -67,23 +82,30 @@ class CountNeighbors(CountingMethod):
 
     def estimate(self, runs: list[Path]) -> None:
         neighbors = self.table.neighbors
-        counted = [run for run, (_, stop) in zip(runs, self.parts, strict=True) if stop <= self.first_held_out]
         weights = np.ones(1 + len(LEVELS[neighbors])) / (1 + len(LEVELS[neighbors]))
-        if len(counted) < len(runs):  # otherwise the budget ends before the held-out text
+        stop = max(self.first_held_out, min(self.counted, self.first_held_out + FITTED_TOKENS))
+        held_out, _ = self.stream.read(self.first_held_out, stop)
+        num_held_out = int(self.context_ids[held_out].sum())
+        self.warnings = []
+        if num_held_out >= MIN_FITTED_TOKENS:
+            counted = [run for run, (_, stop) in zip(runs, self.parts, strict=True) if stop <= self.first_held_out]
             self.table.assign(estimate_neighbors(self.merge(counted), self.packer, neighbors, self.context_ids),
                               weights, self.context_ids)
-            weights = fit_mixture(self._held_out_levels())
+            weights = fit_mixture(self._held_out_levels(held_out))
+        elif len(weights) > 1:
+            self.warnings = [f"too little text is held out to fit the weights of the mixture ({num_held_out} of "
+                             f"{pluralize(MIN_FITTED_TOKENS, 'token')}), so they are equal; use more text or a larger "
+                             "budget."]
         self.table.assign(estimate_neighbors(self.merge(runs), self.packer, neighbors, self.context_ids), weights,
                           self.context_ids)
 
     @torch.no_grad()
-    def _held_out_levels(self) -> np.ndarray:
+    def _held_out_levels(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """(tokens, levels) probabilities of the held-out tokens, from the counts of the text before them."""
-        stop = min(self.counted, self.first_held_out + FITTED_TOKENS)
-        tokens, _ = self.stream.read(self.first_held_out, stop)
         padded = np.pad(tokens, 1, constant_values=-1)
         text = self.context_ids[tokens]
         contexts = torch.from_numpy(np.column_stack([padded[:-2], padded[2:]])[text])
         device = self.forward_backward.device
         levels = self.table.mixture_levels(contexts.to(device), torch.from_numpy(tokens[text]).to(device))
-        return levels.double().cpu().numpy()
+        probabilities: NDArray[np.float64] = levels.double().cpu().numpy()
+        return probabilities

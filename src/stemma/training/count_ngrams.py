@@ -19,7 +19,7 @@ from stemma.counts.document_stream import DocumentStream
 from stemma.counts.kneser_ney import FALLBACK_DISCOUNTS, Discounts, estimate
 from stemma.counts.packed_ngrams import NgramPacker, sort_and_sum
 from stemma.counts.sorted_runs import MergedNgrams, sorting_bytes, write_run
-from stemma.errors import UserError
+from stemma.errors import UserError, join_names
 from stemma.network.inputs_outputs import Stream
 from stemma.network.ngram_tables import NgramTable
 from stemma.objectives.base import LM_HEAD
@@ -58,6 +58,7 @@ class CountingMethod(Method):
         self.part_positions = int(max(1, min(wanted, self.memory // (2 * sorting_bytes(self.packer.num_words)))))
         self.parts: list[tuple[int, int]] = []  # the positions of the text that are counted, one for each run on disk
         self.estimated: int | None = None  # number of counted positions that the tables of the network are made from
+        self.warnings: list[str] = []  # about these tables; shown at the end of training
 
     @property
     def counted(self) -> int:
@@ -65,11 +66,13 @@ class CountingMethod(Method):
         return self.parts[-1][1] if self.parts else 0
 
     def state(self) -> MethodState:
-        return MethodState({}, {**super().state().values, "parts": self.parts, "estimated": self.estimated})
+        return MethodState({}, {**super().state().values, "parts": self.parts, "estimated": self.estimated,
+                                "warnings": self.warnings})
 
     def restore(self, state: MethodState) -> None:
         self.parts = [(start, stop) for start, stop in state.values["parts"]]
         self.estimated = state.values["estimated"]
+        self.warnings = state.values.get("warnings", [])
 
     @abstractmethod
     def document_end(self, tokenizer: Tokenizer, boundary: str) -> int:
@@ -77,7 +80,7 @@ class CountingMethod(Method):
 
     @abstractmethod
     def estimate(self, runs: list[Path]) -> None:
-        """Put the model of the counts in these runs into the network."""
+        """Put the model of the counts in these runs into the network, and set `warnings`."""
 
     @abstractmethod
     def make_batch(self, start: int, stop: int) -> Batch:
@@ -93,7 +96,7 @@ class CountingMethod(Method):
         """The next part of the text as one row."""
         stop = self.part_end(self.counted)
         if self.setup.budget.unit == "tokens":
-            stop = min(stop, self.counted + max(2, int(self.setup.budget.amount) - state.tokens))
+            stop = min(stop, self.counted + max(1, int(self.setup.budget.amount) - state.tokens))
         return PreparedBatch(tuple(loader.objectives), self.make_batch(self.counted, stop), {}, FOLDER)
 
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
@@ -124,6 +127,10 @@ class CountingMethod(Method):
         self.estimated = self.counted
         self._set_loss(state)
 
+    def finish(self) -> None:
+        for text in self.warnings:
+            logger.warning(text)
+
     def merge(self, runs: list[Path]) -> MergedNgrams:
         """The counts of these runs in one file; other merged files are deleted."""
         merged = self.folder / f"merged-{len(runs):09d}-{self.counted:015d}.npy"
@@ -136,6 +143,7 @@ class CountingMethod(Method):
     def _set_loss(self, state: TrainState) -> None:
         """The training loss, which a step of counting cannot know: of the last part of the text."""
         start, stop = self.parts[-1]
+        start = max(0, min(start, stop - 2))  # a token alone has no context
         batch = self.make_batch(start, min(stop, start + LOSS_TOKENS)).to(self.forward_backward.device)
         losses = self.forward_backward.compute_losses(tuple(self.loader.objectives), batch, None).losses
         state.losses = {name: float(loss) for name, loss in losses.items()}
@@ -180,13 +188,14 @@ class CountNgrams(CountingMethod):
     def estimate(self, runs: list[Path]) -> None:
         tables, discounts = estimate(self.merge(runs), self.packer)
         self.table.assign(tables)
-        _warn_about_discounts(discounts)
+        self.warnings = _discount_warnings(discounts)
 
 
-def _warn_about_discounts(discounts: list[Discounts]) -> None:
+def _discount_warnings(discounts: list[Discounts]) -> list[str]:
     missing = [str(length) for length, discount in enumerate(discounts, 1) if not discount.estimated]
-    if missing:
-        values = ", ".join(f"{value:g}" for value in FALLBACK_DISCOUNTS)
-        logger.warning(f"the text is too small to estimate the discounts of the n-grams of {' and '.join(missing)} "
-                       f"{'token' if missing == ['1'] else 'tokens'} (its counts of counts give none); they are "
-                       f"{values}. Use more text, or a lower network.depth.order.")
+    if not missing:
+        return []
+    return [f"the text is too small to estimate the discounts of the n-grams of {join_names(missing)} "
+            f"{'token' if missing == ['1'] else 'tokens'} (its counts of counts give none); they are "
+            f"{join_names(f'{value:g}' for value in FALLBACK_DISCOUNTS)}. Use more text, or a lower "
+            "network.depth.order."]

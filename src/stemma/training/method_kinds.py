@@ -23,7 +23,7 @@ def gradient_descent(settings: MethodSettings, setup: MethodSetup) -> Method:
 NO_GRADIENTS = ("training.learning_rate", "training.warmup*", "training.optimizer.*", "training.schedule.*",
                 "training.clip_norm", "training.z_loss", "training.ema", "training.batch_schedule.*",
                 "training.micro_batch_size", "training.spike_factor", "training.layer_decay*",
-                "training.frozen", "training.unfreeze", "training.fresh")
+                "training.frozen", "training.unfreeze", "training.fresh", "training.precision")
 
 
 class CountingSettings(MethodSettings):

@@ -223,7 +223,8 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
                       show_progress)
     if config.task is None and (warning := loader.dropped_pairs_warning()):  # a fine-tune has already shown it
         logger.warning(warning)
-    if is_new and (warning := padding_warning(loader)):
+    counts = resolved_recipe.settings.network.depth.counts  # counting reads documents, not rows
+    if is_new and not counts and (warning := padding_warning(loader)):
         logger.warning(warning)
     if show_progress:
         logger.info(f"{resolved_recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "

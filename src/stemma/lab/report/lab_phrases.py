@@ -5,9 +5,9 @@ A sentence claims no more than its 95% interval supports. One seed has no interv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from stemma.errors import pluralize
+from stemma.errors import join_names, pluralize
 from stemma.lab.experiment import RANDOM
 from stemma.lab.results_data import CellEntry, ContributionEntry, DifferenceEntry, MeasureEntry, Results, SideEntry
 from stemma.schema.overrides import format_value
@@ -58,12 +58,6 @@ def format_setting(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:,.6g}".replace("e-0", "e-") if isinstance(value, float) else format_value(value)
-
-
-def join_names(names: Iterable[str]) -> str:
-    """For example "a, b and c"."""
-    names = list(names)
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def metric_direction(measure: MeasureEntry) -> str:

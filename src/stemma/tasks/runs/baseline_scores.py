@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stemma.errors import UserError
 from stemma.progress import progress_stage
 from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import Example
@@ -21,6 +22,12 @@ logger = logging.getLogger(__name__)
 LINEAR = "linear"  # its name in a result
 FIT = "fit"  # how it was fitted, beside the scores of each split
 Splits = Mapping[str, Sequence[Example]]
+
+
+def check_has_baseline(kind: str) -> None:
+    """Refuse --no-baseline for a kind of task that has no baseline anyway."""
+    if head_task(kind).linear_baseline is None:
+        raise UserError(f"--no-baseline has no effect with {kind}, which has no linear baseline; leave it out.")
 
 
 def baseline_scores(task_config: TaskConfig, examples: Splits) -> dict[str, Any] | None:
@@ -50,9 +57,9 @@ def baseline_scores(task_config: TaskConfig, examples: Splits) -> dict[str, Any]
 
 
 def score_baselines(task_configs: Mapping[str, TaskConfig], examples: Mapping[str, Splits], metrics: Mapping[str, Any],
-                    multitask: bool = False) -> dict[str, Any]:
+                    multitask: bool = False, tried_rates: bool = False) -> dict[str, Any]:
     """{"baseline": {"linear": {split: scores}}} in the form of the model's `metrics`, which it is compared with; empty
-    if no task has a baseline."""
+    if no task has a baseline. `tried_rates`: the model is the best of several learning rates."""
     linear: dict[str, Any] = {}
     for name, task_config in task_configs.items():
         for split, scores in (baseline_scores(task_config, examples[name]) or {}).items():
@@ -62,15 +69,16 @@ def score_baselines(task_configs: Mapping[str, TaskConfig], examples: Mapping[st
                 linear.setdefault(split, {"tasks": {}})["tasks"][name] = scores
             if split == "dev":
                 own = metrics["dev"]["tasks"][name] if multitask else metrics["dev"]
-                report_below(task_config, f"dev, {name}" if multitask else "dev", own, scores)
+                report_below(task_config, f"dev, {name}" if multitask else "dev", own, scores, tried_rates)
     return {"baseline": {LINEAR: linear}} if linear else {}
 
 
-def report_below(task_config: TaskConfig, where: str, model: Mapping[str, Any], baseline: Mapping[str, Any]) -> None:
+def report_below(task_config: TaskConfig, where: str, model: Mapping[str, Any], baseline: Mapping[str, Any],
+                 tried_rates: bool = False) -> None:
     """Say so if the model is worse than the baseline by its first metric."""
     metric = task_config.metrics[0]
     if selection_score(task_config, model) < selection_score(task_config, baseline):
+        rates = "" if tried_rates else ", another training.learning_rate"
         logger.warning(
             f"{where}: the model's {metric} of {model[metric]:.4f} is worse than the linear baseline's "
-            f"{baseline[metric]:.4f}; try more epochs (--epochs), other learning rates (`stemma finetune --rates`), or "
-            "a model with more pre-training.")
+            f"{baseline[metric]:.4f}; try more epochs{rates} or a model with more pre-training.")

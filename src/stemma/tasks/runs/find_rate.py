@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma import registry
 from stemma.checksummed_files import has_checksum, read_verified_object, write_file, write_object
@@ -44,7 +45,10 @@ MAX_STEPS, MIN_STEPS = 100, 20
 LOWEST, HIGHEST = 1 / 50, 10.0
 WIDTH = 0.15  # of the smoothing of the curve: standard deviation in powers of ten of the rate
 DIVERGED = 1.5  # the test ends when the running mean of the loss is above this multiple of its start
-MIN_DROP = 0.02  # fraction of the first loss by which the smoothed loss must fall
+MIN_DROP = 0.02  # fraction of the first loss by which the smoothed loss must fall,
+# and by how many standard errors. Losses of batches differ without any training: of 1,000 curves of noise alone (20 to
+# 100 steps) 3% to 6% fall as much, because the highest and the lowest point of a curve are compared.
+MIN_STANDARD_ERRORS = 3.5
 ROWS = 11  # of the table
 
 
@@ -77,19 +81,43 @@ class RangeTest:
     losses: list[float]  # before the update with each rate
     diverged: bool
 
+    def _weights(self) -> NDArray[np.float64]:
+        """(rates, losses) weights of the smoothing."""
+        exponents = np.log10(self.rates)
+        weights = np.exp(-0.5 * ((exponents[:, None] - exponents) / WIDTH) ** 2)
+        normalized: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+        return normalized
+
     def smoothed(self) -> list[float]:
         """The losses, averaged over neighbouring rates: one batch says little."""
-        exponents, losses = np.log10(self.rates), np.array(self.losses)
-        weights = np.exp(-0.5 * ((exponents[:, None] - exponents) / WIDTH) ** 2)
-        return [float(value) for value in weights @ losses / weights.sum(axis=1)]
+        return [float(value) for value in self._weights() @ np.array(self.losses)]
+
+    def doubt(self) -> str | None:
+        """Why no rate can be chosen; None if the loss clearly falls."""
+        if len(self.rates) < 3:
+            return "the loss diverged in the first steps"
+        smoothed, weights = np.array(self.smoothed()), self._weights()
+        lowest = int(smoothed.argmin())
+        if lowest == 0:
+            return "the loss did not fall at any learning rate"
+        highest = int(smoothed[:lowest].argmax())
+        drop = smoothed[highest] - smoothed[lowest]
+        if drop < MIN_DROP * smoothed[0]:
+            return f"the loss fell by only {drop / smoothed[0]:.1%}"
+        # before they rise, successive losses differ by the noise of the batches and hardly by the training
+        before = np.array(self.losses[:max(lowest + 1, len(self.losses) // 2)])
+        noise = np.sqrt(np.mean(np.diff(before) ** 2) / 2)
+        if drop < MIN_STANDARD_ERRORS * noise * np.linalg.norm(weights[highest] - weights[lowest]):
+            return f"the loss fell by {drop / smoothed[0]:.1%}, which is within the noise of its batches"
+        return None
 
     def best_rate(self) -> float | None:
-        """The geometric mean of the rate where the loss falls fastest and the rate where it is lowest; None if it never
-        falls."""
+        """The geometric mean of the rate where the loss falls fastest and the rate where it is lowest; None if it does
+        not clearly fall."""
+        if self.doubt():
+            return None
         smoothed = np.array(self.smoothed())
         lowest = int(smoothed.argmin())
-        if lowest == 0 or smoothed[:lowest].max() - smoothed[lowest] < MIN_DROP * smoothed[0]:
-            return None
         slopes = np.diff(smoothed[:lowest + 1])  # steps are equal on a logarithmic scale
         steepest = int(slopes.argmin())
         return float(f"{math.sqrt(self.rates[steepest] * self.rates[lowest]):.2g}")
@@ -168,11 +196,11 @@ def _search(recipe: Recipe, run_steps: float, epoch_steps: int | None,
         trainer.loader.close()
         trainer.log.close()
     smoothed = test.smoothed() if test.rates else []
-    best = test.best_rate() if len(test.rates) > 2 else None
+    best = test.best_rate()
     _show(test, smoothed, best)
-    if best is None:
-        logger.warning(f"the loss did not fall at any learning rate, so the default of {scientific(default)} stays; "
-                       "state training.learning_rate if you know a better one.")
+    if doubt := test.doubt():
+        logger.warning(f"{doubt}, so the default of {scientific(default)} stays; state training.learning_rate if you "
+                       "know a better one.")
     curve = [{"learning_rate": rate, "loss": loss, "smoothed_loss": mean}
              for rate, loss, mean in zip(test.rates, test.losses, smoothed, strict=True)]
     return {"learning_rate": default if best is None else best, "default": default, "found": best is not None,

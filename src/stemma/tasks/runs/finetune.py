@@ -145,7 +145,7 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
                                               len(examples["train"]), rates or find_rate,
                                               frozen=task.features is not None)
     options = task.options() | (trials.options() if trials else {}) | ({"find-rate": True} if find_rate else {})
-    options |= {} if baseline else {"no-baseline": True}
+    options |= {} if baseline or head_task(task.kind).linear_baseline is None else {"no-baseline": True}
     spec = HeadFinetuneSpec(task_config.kind, options, list(changes), {DEFAULT_TASK_NAME: task_config.to_json()},
                             vocab_size_for(model), dataset.batch_size, task.name, asdict(trials) if trials else None,
                             defaults=defaults, pretraining=record_json(model), find_rate=find_rate or None,

@@ -137,7 +137,8 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
         logger.info(f"ensemble, dev: {_format_metrics(task_config, result['ensemble']['dev'])}")
     if spec.baseline is not False:
         examples = {split: read_split(run, split, task_config) for split in finetune_run.SPLITS}
-        result |= score_baselines({task_config.name: task_config}, {task_config.name: examples}, result["metrics"])
+        result |= score_baselines({task_config.name: task_config}, {task_config.name: examples}, result["metrics"],
+                                  tried_rates=len(groups) > 1)
     publish_best(run, best.folder, task_config)
     write_object(run / RESULT, result)
     return result
