@@ -185,6 +185,6 @@ def show_results(results: Any, out: Path) -> None:
                  for difference in metric_differences(results, measure["key"])]
         print("\n".join(f"  {line}" for line in align_columns(pairs)))
     for line in filter(None, [multiple_testing_note(results), *below_baseline_notes(results),
-                              *failure_sentences(results)]):
+                              *results["notes"], *failure_sentences(results)]):
         print(line)
     print(f"{out / 'report.html'} is the report; report.md and results.json are in the same folder.")

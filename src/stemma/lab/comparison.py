@@ -12,7 +12,7 @@ from stemma.device import accepts_device
 from stemma.errors import UserError
 from stemma.evaluation.minimal_pairs import read_pairs
 from stemma.lab.ablation import ablation_variants
-from stemma.lab.downstream_tasks import resolve_task_kind
+from stemma.lab.downstream_tasks import no_finetuning_reason, resolve_task_kind
 from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Variant
 from stemma.lab.results import check_metric
 from stemma.lab.run_experiment import run_experiment
@@ -86,6 +86,9 @@ def _pairs_folder(path: str | Path) -> str:
 def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overwrite: bool,
          show: bool) -> dict[str, Any]:
     check_metric(experiment)
+    if experiment.tasks and all(map(no_finetuning_reason, experiment.variants)):
+        raise UserError("none of these recipes can be fine-tuned: they are tables of counts, which have no weights; "
+                        "leave --task out, or add a network, such as gpt2@tiny.")
     if len(experiment.seeds) == 1:
         logger.warning("one seed gives no interval: differences are reported without a verdict.")
     if processes > 1 and experiment.allowance.unit == "minutes":

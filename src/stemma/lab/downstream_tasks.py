@@ -7,7 +7,7 @@ from typing import Any
 
 from stemma import plugins, registry
 from stemma.checksummed_files import read_verified_lines as stored_lines
-from stemma.lab.experiment import DownstreamTask, Score
+from stemma.lab.experiment import DownstreamTask, Score, Variant
 from stemma.tasks.datasets import task_kind_of
 from stemma.tasks.kinds import head_task
 from stemma.tasks.kinds.seq2seq import KIND as SEQ2SEQ
@@ -25,6 +25,13 @@ PER_EXAMPLE_METRICS = ("accuracy", "exact_match")  # metrics that are the fracti
 def resolve_task_kind(name: str) -> str:
     """The kind of a task, from its name or a data set's; raises UserError for anything else."""
     return SEQ2SEQ if name == SEQ2SEQ else task_kind_of(name)
+
+
+def no_finetuning_reason(variant: Variant) -> str | None:
+    """Why a variant is not fine-tuned; None if it is."""
+    if not variant.recipe.settings.network.depth.counts:
+        return None
+    return f"{variant.name} is not fine-tuned: it is a table of counts, which has no weights."
 
 
 def task_metrics(task: DownstreamTask) -> dict[str, Metric]:

@@ -174,3 +174,4 @@ class Results(TypedDict):
     claim: ClaimEntry | None
     blimp: BlimpEntry | None  # with --blimp
     baselines: dict[str, dict[str, float]]  # linear: its scores by the metric's key
+    notes: list[str]  # sentences about what was left out, and why
