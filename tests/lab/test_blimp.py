@@ -134,7 +134,8 @@ def test_a_model_whose_context_is_too_short_for_a_sentence_has_no_score(text_fil
         file.write(json.dumps({"sentence_good": f"{text}.", "sentence_bad": f"{text}!"}) + "\n")
     results = compare(["bert@tiny", "gpt2@tiny"], str(text_file), tmp_path / "lab", tokens=1500, seeds=1, blimp=long,
                       changes=[*SMALL, "network.position.maximum=32"])
-    assert [(cell["state"], "blimp" in cell["scores"]) for cell in results["cells"]] == [("done", False), ("done", True)]
+    states = [(cell["state"], "blimp" in cell["scores"]) for cell in results["cells"]]
+    assert states == [("done", False), ("done", True)]
     assert list(results["blimp"]["phenomena"]) == ["gpt2@tiny"]  # a causal model reads long texts in windows
     assert "tokens long, and bert@tiny reads" in results["blimp"]["without"]["bert@tiny"]
     assert "bert@tiny has no score: \"the old clerk" in (tmp_path / "lab/report.md").read_text()

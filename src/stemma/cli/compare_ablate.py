@@ -179,10 +179,12 @@ def show_results(results: Any, out: Path) -> None:
         rows.append((LINEAR_BASELINE, *(f"{linear[measure['key']]:.4g}" if measure["key"] in linear else ""
                                         for measure in measures)))
     print("\n".join(f"  {line}" for line in align_columns(rows)))
-    for measure in measures[:1] if results["differences"] else []:
-        print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
+    for measure in measures[:1]:
         pairs = [(f"{difference['a']} -> {difference['b']}", format_verdict(difference))
                  for difference in metric_differences(results, measure["key"])]
+        if not pairs:
+            continue
+        print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
         print("\n".join(f"  {line}" for line in align_columns(pairs)))
     for line in filter(None, [multiple_testing_note(results), *below_baseline_notes(results),
                               *results["notes"], *failure_sentences(results)]):
