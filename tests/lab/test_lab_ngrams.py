@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.comparison import compare
+from stemma.lab.ablation import ablation_variants
+from stemma.lab.comparison import compare, compared_variants
+from stemma.recipe_loading import recipe
 
 SMALL = ["corpus.sequence_length=32", "training.batch_size=8", "tokenizer.vocab_size=300", "training.threads=1"]
 RECIPES = ["gpt2@tiny", "ngram@bigram", "ngram@trigram"]
@@ -57,3 +59,46 @@ def test_a_task_for_counts_alone_is_refused(text_file, task, tmp_path):
     with pytest.raises(UserError, match="none of these recipes can be fine-tuned"):
         compare(["ngram@bigram", "ngram@trigram"], str(text_file), tmp_path / "lab", tokens=2000, seeds=1, **task)
     assert not (tmp_path / "lab").exists()
+
+
+def test_a_change_without_effect_on_counts_is_left_out_there():
+    changes = ["training.warmup_steps=2", "network.layers=1", "network.width=32", "corpus.sequence_length=64"]
+    (network, counts), notes = compared_variants(["gpt2@tiny", "ngram@tiny"], changes, [])
+    assert network.recipe.settings.training.warmup_steps == 2 and network.recipe.settings.network.layers == 1
+    assert {variant.recipe.settings.corpus.sequence_length for variant in (network, counts)} == {64}
+    assert counts.recipe == recipe("ngram@tiny", changes[-1:])
+    assert notes == ["training.warmup_steps=2, network.layers=1, network.width=32 have no effect on ngram@tiny and are "
+                     "left out there."]
+
+
+def test_changes_of_the_kind_are_applied_before_others_are_judged():
+    """With gradient descent and a stack of layers, nothing is left out."""
+    stacked = ["network.depth.kind=stacked", "network.layers=1", "training.method.kind=gradient_descent"]
+    assert recipe("ngram@tiny").unused_changes(["training.learning_rate=0.1"]) == ["training.learning_rate=0.1"]
+    assert recipe("ngram@tiny").unused_changes([*stacked, "training.learning_rate=0.1"]) == []
+    assert recipe("gpt2@tiny").unused_changes(["network.layers=1", "training.learning_rate=0.1"]) == []
+
+
+def test_a_change_without_effect_on_any_recipe_is_refused():
+    with pytest.raises(UserError, match="1 problem in these recipes with your changes") as caught:
+        compared_variants(["ngram@bigram", "ngram@trigram"], ["training.warmup_steps=2", "tokenizer.vocab_size=400"],
+                          [])
+    assert caught.value.problems == [("training.warmup_steps=2", "has no effect on any of them; leave it out")]
+
+
+def test_an_ablation_leaves_out_changes_without_effect_on_counts():
+    variants, details = ablation_variants("ngram", "gpt2", "tiny", ["training.warmup_steps=2"])
+    by_role = {variant.role: variant.recipe.settings.training for variant in variants}
+    assert by_role["child"].warmup_steps == 2 and by_role["parent"].warmup_steps == 0
+    assert details["notes"] == ["training.warmup_steps=2 has no effect on ngram@tiny and is left out there."]
+
+
+def test_the_advice_about_the_warm_up_can_be_followed(text_file, tmp_path):
+    options = {"tokens": 3000, "seeds": 1, "dry_run": True}
+    with pytest.raises(UserError) as caught:
+        compare(["gpt2@tiny", "ngram@tiny"], str(text_file), tmp_path / "lab", changes=SMALL, **options)
+    (name, problem), = caught.value.problems
+    advice = problem.rpartition(" ")[2]
+    assert name == "gpt2@tiny" and advice.startswith("training.warmup_steps=")
+    plan = compare(["gpt2@tiny", "ngram@tiny"], str(text_file), tmp_path / "lab", changes=[*SMALL, advice], **options)
+    assert len(plan["variants"]) == 2

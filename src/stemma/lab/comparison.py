@@ -12,6 +12,7 @@ from stemma.device import accepts_device
 from stemma.errors import UserError
 from stemma.evaluation.minimal_pairs import read_pairs
 from stemma.lab.ablation import ablation_variants
+from stemma.lab.common_changes import with_common_changes
 from stemma.lab.downstream_tasks import no_finetuning_reason, resolve_task_kind
 from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Variant
 from stemma.lab.results import check_metric
@@ -32,10 +33,10 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
 
         stemma.compare(["bert@tiny", "roberta@tiny"], "notes.txt", "lab", tokens=1_000_000)["differences"]
     """
-    variants = compared_variants(recipes, changes, sizes)
+    variants, notes = compared_variants(recipes, changes, sizes)
+    details = ({"sizes": list(sizes)} if sizes else {}) | ({"notes": notes} if notes else {})
     experiment = Experiment("compare", f"Comparison of {', '.join(recipes)}", variants,
-                            **_experiment_options(corpus, **options), details={"sizes": list(sizes)} if sizes else {},
-                            command=command)
+                            **_experiment_options(corpus, **options), details=details, command=command)
     return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
 
@@ -97,17 +98,19 @@ def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overw
     return run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite, show=show)
 
 
-def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Sequence[str]) -> tuple[Variant, ...]:
-    """All recipes, at each of the sizes, with the same changes."""
+def compared_variants(names: Sequence[str], changes: Sequence[str],
+                      sizes: Sequence[str]) -> tuple[tuple[Variant, ...], list[str]]:
+    """All recipes, at each of the sizes, with the same changes; and notes."""
     if sizes and (sized := [name for name in names if "@" in name]):
         raise UserError(f"{sized[0]} says its size, and --sizes says others; leave one of them out.")
     labels = [f"{name}@{size}" for name in names for size in sizes] if sizes else list(names)
-    resolved = [recipe(label, changes) for label in labels]
+    resolved = [recipe(label) for label in labels]
     if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
         raise UserError(f"{duplicates[0]} is given twice; give each recipe once.")
     if len(resolved) < 2:
         raise UserError("a comparison takes at least two recipes; `stemma tree` lists all of them.")
-    return tuple(Variant(label, recipe) for label, recipe in zip(labels, resolved, strict=True))
+    resolved, notes = with_common_changes(resolved, changes)
+    return tuple(Variant(label, recipe) for label, recipe in zip(labels, resolved, strict=True)), notes
 
 
 def parse_budget(tokens: int | None, flops: float | None, minutes: float | None) -> ComputeBudget:
