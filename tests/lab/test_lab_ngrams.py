@@ -9,6 +9,7 @@ import pytest
 from stemma.errors import UserError
 from stemma.lab.ablation import ablation_variants
 from stemma.lab.comparison import compare, compared_variants
+from stemma.lab.report.lab_phrases import budget_note, conditions
 from stemma.recipe_loading import recipe
 
 SMALL = ["corpus.sequence_length=32", "training.batch_size=8", "tokenizer.vocab_size=300", "training.threads=1"]
@@ -102,3 +103,28 @@ def test_the_advice_about_the_warm_up_can_be_followed(text_file, tmp_path):
     assert name == "gpt2@tiny" and advice.startswith("training.warmup_steps=")
     plan = compare(["gpt2@tiny", "ngram@tiny"], str(text_file), tmp_path / "lab", changes=[*SMALL, advice], **options)
     assert len(plan["variants"]) == 2
+
+
+def test_the_results_say_how_many_tokens_were_counted(lab, results):
+    tokens = {row["variant"]: row["cost"]["tokens"] for row in results["table"]}
+    assert tokens["ngram@bigram"] == tokens["ngram@trigram"] < 25_000 < tokens["gpt2@tiny"]
+    once = f"({tokens['ngram@bigram']:,.0f} tokens)"
+    counted = f"ngram@bigram {once} and ngram@trigram {once} counted the"
+    expected = ("Each model except ngram@bigram and ngram@trigram was trained on 30,000 tokens of the same text, at "
+                f"sizes tiny, bigram and trigram, with 1 seed. {counted} text, each token once.")
+    assert conditions(results) == expected and expected in (lab / "report.md").read_text()
+    assert "(gpt2@tiny, seed 0)" in budget_note(results)
+    assert budget_note(results).endswith("ngram@bigram and ngram@trigram counted the text once.")
+    alone = {**results, "variants": results["variants"][1:], "cells": results["cells"][1:]}
+    assert budget_note(alone) == ""
+    assert conditions(alone) == f"{counted} same text, each token once, at sizes bigram and trigram, with 1 seed."
+
+
+@pytest.mark.parametrize(("budget", "counted"), [({"tokens": 30_000}, None), ({"tokens": 2000}, 2000),
+                                                 ({"minutes": 1.0}, None)])
+def test_the_plan_says_how_many_tokens_are_counted(text_file, tmp_path, results, budget, counted):
+    plan = compare(RECIPES[1:], str(text_file), tmp_path / "lab", seeds=1, changes=SMALL[2:3], dry_run=True, **budget)
+    once = next(row["cost"]["tokens"] for row in results["table"] if row["variant"] == "ngram@bigram")
+    for variant in plan["variants"]:
+        assert variant["steps"] == 1 and variant["flops"] == 0
+        assert variant["tokens"] == (counted or pytest.approx(once, rel=0.05))  # without the ends of documents

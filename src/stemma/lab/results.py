@@ -340,7 +340,8 @@ def _variant(lab: Lab, variant: Variant) -> VariantEntry:
     return {"name": variant.name, "recipe": variant.recipe.name, "size": variant.recipe.size, "role": variant.role,
             "change": variant.change,
             "tokenizer": f"{tokenizer.kind} {lab.costs.corpus(variant).tokenizer.vocab_size:,}",
-            "parameters": lab.costs.step_cost(variant).parameters}
+            "parameters": lab.costs.step_cost(variant).parameters,
+            "counts": variant.recipe.settings.network.depth.counts}
 
 
 def _diffs(experiment: Experiment) -> list[DiffEntry]:

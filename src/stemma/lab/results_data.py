@@ -97,6 +97,7 @@ class VariantEntry(TypedDict):
     change: str | None
     tokenizer: str
     parameters: int
+    counts: bool  # whether it counts the text once and is not trained for the budget
 
 
 class DiffEntry(TypedDict):

@@ -121,7 +121,9 @@ class TimeEstimator:
             evaluation_seconds += self._estimate_pairs(run)
             tasks = self.runner.experiment.tasks if no_finetuning_reason(cell.variant) is None else ()
             self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task) for task in tasks)
-        return {"steps": steps, "tokens": round(steps * cost.tokens), "flops": steps * cost.flops,
+        counted = self.runner.costs.counted_tokens(cell.variant.recipe)
+        tokens = steps * cost.tokens if counted is None else counted
+        return {"steps": steps, "tokens": round(tokens), "flops": steps * cost.flops,
                 "parameters": cost.parameters, "training_seconds": training_seconds,
                 "seconds": opening_seconds + training_seconds + closing_seconds + self.shapes[shape]}
 
