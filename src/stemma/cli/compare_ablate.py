@@ -33,7 +33,8 @@ class LabTasks:
                                                    "may be repeated, each with its --train and --dev.")] = None
     train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")] = None
     dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's evaluation examples.")] = None
-    epochs: Annotated[float, typer.Option(help="Epochs of every fine-tuning.")] = 3.0
+    epochs: Annotated[float | None, typer.Option(help="Epochs of every fine-tuning; by default 3, or more if 200 steps "
+                                                 "need more (at most 20).", show_default=False)] = None
     blimp: Annotated[str | None, typer.Option(metavar="DIR", help="Also score every model on the minimal pairs of this "
                                               "folder (`stemma pairs`).")] = None
     no_baseline: NoBaselineOption = False

@@ -89,6 +89,7 @@ def collect_results(lab: Lab, notes: Sequence[str] = ()) -> Results:
         "estimated_seconds": stored_estimate(lab), "elapsed_seconds": _wall_seconds(lab),
         "foretold_seconds": stored_estimate(lab), "took_seconds": _wall_seconds(lab),  # the names of version 0.1
         "data": lab.text_split.summary, "variants": [_variant(lab, variant) for variant in experiment.variants],
+        "tasks": {task_key(experiment, index): task.epochs for index, task in enumerate(experiment.tasks)},
         "measures": [_measure(metric) for metric in measures], "cells": cells, "table": table,
         "differences": [{**_side(difference), "measure": key, "a": a, "b": b}
                         for key, a, b, difference in compared.all()],

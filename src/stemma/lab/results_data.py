@@ -161,6 +161,7 @@ class Results(TypedDict):
     took_seconds: float
     data: dict[str, Any]
     variants: list[VariantEntry]
+    tasks: dict[str, float]  # epochs of fine-tuning by the task's key
     measures: list[MeasureEntry]
     cells: list[CellEntry]
     table: list[RowEntry]
