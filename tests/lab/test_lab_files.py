@@ -65,8 +65,7 @@ def test_an_unfinished_lab_says_which_files_are_missing(lab, without_files, sour
     shutil.rmtree(next(lab.glob("cells/*/pairs")))
     with pytest.raises(UserError, match="made with other files") as error:
         resume_lab(lab)
-    assert error.value.problems == [(str(source / "train.tsv"), "is missing"), (str(source / "dev.tsv"), "is missing"),
-                                    (str(source / "pairs"), "is missing")]
+    assert error.value.problems == [(str(source / name), "is missing") for name in ("pairs", "train.tsv", "dev.tsv")]
 
 
 @pytest.mark.parametrize("name", ["dev.tsv", "pairs/order.jsonl"])

@@ -21,7 +21,7 @@ from stemma.lab.cells import FINETUNING, Cell, run_budget, scores_to_json
 from stemma.lab.downstream_tasks import finetune_on, no_finetuning_reason, task_scores
 from stemma.lab.experiment import DownstreamTask, Experiment, Variant
 from stemma.lab.held_out_likelihood import held_out_scores
-from stemma.lab.input_files import check_files
+from stemma.lab.input_files import check_examples, check_pairs
 from stemma.lab.text_split import TextSplit
 from stemma.lab.variant_costs import VariantCosts
 from stemma.model import Model
@@ -120,7 +120,7 @@ class CellRunner:
         folder = self.experiment.blimp
         if folder is None or pairs_node(cell, self.experiment).result() is not None:
             return
-        check_files(self.experiment)
+        check_pairs(self.experiment)
         started_at = time.time()
         result = score_blimp(load(cell.run, choose_device()), folder)
         pairs_node(cell, self.experiment).finish({**result, "span": [started_at, time.time()]})
@@ -134,7 +134,7 @@ class CellRunner:
         if (reason := no_finetuning_reason(cell.variant)) is not None:
             node.finish({"task": task.name, "scores": {}, "why": reason, "span": [started_at, started_at]})
             return
-        check_files(self.experiment)
+        check_examples(task)
         seed = cell.seed if task.seed is None else task.seed
 
         def start_run(run: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from stemma.errors import UserError
 from stemma.lab.cells import short_digest
 from stemma.lab.downstream_tasks import resolve_task_kind
 from stemma.lab.experiment import DownstreamTask, Experiment
-from stemma.lab.input_files import check_files
+from stemma.lab.input_files import check_examples
 from stemma.notes import silenced
 from stemma.schema.task_options import parse_task_options
 from stemma.task_config import DEFAULT_TASK, TaskConfig
@@ -40,7 +40,7 @@ def score_baselines(experiment: Experiment, folder: Path) -> list[str]:
         if not _has_baseline(task):
             continue
         try:
-            _fit_baseline(experiment, task, folder)
+            _fit_baseline(task, folder)
         except DiskFullError:
             raise
         except UserError as error:
@@ -50,13 +50,13 @@ def score_baselines(experiment: Experiment, folder: Path) -> list[str]:
     return notes
 
 
-def _fit_baseline(experiment: Experiment, task: DownstreamTask, folder: Path) -> None:
+def _fit_baseline(task: DownstreamTask, folder: Path) -> None:
     node = _node(task, folder)
     while node.result() is None:
         try:
             with node.lock():
                 if node.result() is None:
-                    check_files(experiment)
+                    check_examples(task)
                     node.finish(_score(task))
         except FolderLockedError:
             time.sleep(WAIT_SECONDS)
