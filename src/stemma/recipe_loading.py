@@ -27,6 +27,7 @@ from stemma.recipe_files import (
 )
 from stemma.schema.base import Settings, parts_in_settings
 from stemma.schema.overrides import Problem, find_restated, flatten, get_by_path, merge_layer, nest, parse_changes
+from stemma.schema.parts import BODY_KEYS
 from stemma.schema.recipe import SECTIONS, RecipeSettings
 from stemma.schema.recipe_checks import validate
 from stemma.schema.renamed_keys import new_key, rename_keys, renaming_note
@@ -107,6 +108,20 @@ class Recipe:
         if unused := list(_unused_changes(changed.settings, flatten(rename_keys(layer)[0]))):
             raise_problems(f"{self.label} with your changes", unused)
         return changed
+
+    def unused_changes(self, changes: Sequence[str]) -> list[str]:
+        """Those of the `key=value` changes that have no effect on this recipe."""
+        flat = flatten(rename_keys(parse_changes(changes)[0])[0])
+        kinds = {key: value for key, value in flat.items() if key in ("network.depth.kind", "training.method.kind")}
+        try:
+            settings = self.with_changes(kinds, COMMAND_LINE).settings if kinds else self.settings
+        except UserError:  # reported where the changes are applied
+            return []
+        absent = [f"network.{key}" for key in BODY_KEYS if not settings.network.has_key(key)]
+        unused = {problem.key for problem in _unused_changes(settings, flat)}
+        unused |= {key for key in flat if any(f"{key}.".startswith(f"{table}.") for table in absent)}
+        keys = {change: flatten(rename_keys(parse_changes([change])[0])[0]) for change in changes}
+        return [change for change in changes if keys[change] and unused.issuperset(keys[change])]
 
     def _with_layer(self, layer: dict[str, Any], origin: str, problems: list[Problem]) -> Recipe:
         layer, old_keys = rename_keys(layer)

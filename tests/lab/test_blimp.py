@@ -124,3 +124,18 @@ def test_a_bad_folder_is_refused_before_anything_is_trained(text_file, tmp_path)
         with pytest.raises(UserError, match=message):
             compare(["bert@tiny", "gpt2@tiny"], str(text_file), tmp_path / "lab", tokens=1000, blimp=path)
     assert not (tmp_path / "lab").exists()
+
+
+def test_a_model_whose_context_is_too_short_for_a_sentence_has_no_score(text_file, folder, tmp_path):
+    long = tmp_path / "long-pairs"
+    shutil.copytree(folder, long)
+    text = "the old clerk reads a letter " * 20
+    with (long / "order.jsonl").open("a") as file:
+        file.write(json.dumps({"sentence_good": f"{text}.", "sentence_bad": f"{text}!"}) + "\n")
+    results = compare(["bert@tiny", "gpt2@tiny"], str(text_file), tmp_path / "lab", tokens=1500, seeds=1, blimp=long,
+                      changes=[*SMALL, "network.position.maximum=32"])
+    states = [(cell["state"], "blimp" in cell["scores"]) for cell in results["cells"]]
+    assert states == [("done", False), ("done", True)]
+    assert list(results["blimp"]["phenomena"]) == ["gpt2@tiny"]  # a causal model reads long texts in windows
+    assert "tokens long, and bert@tiny reads" in results["blimp"]["without"]["bert@tiny"]
+    assert "bert@tiny has no score: \"the old clerk" in (tmp_path / "lab/report.md").read_text()

@@ -360,3 +360,28 @@ def test_recipes_without_a_difference_or_a_parent_are_rejected():
     assert dict(caught.value.problems)["training.steps"] == "the lab's budget decides"
     with pytest.raises(UserError, match="--against"):
         ablation_variants(None, "transformer", "tiny")
+
+
+@pytest.mark.parametrize(("parent", "child", "size"), [(None, "two-sided-ngram", None), ("gpt2", "ngram", "tiny")])
+def test_a_counting_method_changes_together_with_its_body_and_its_objective(parent, child, size):
+    """The method counts in the tables of its own body, for its own objective."""
+    variants, details = ablation_variants(parent, child, size)
+    for variant in variants:
+        settings = variant.recipe.settings
+        method = settings.training.method_settings
+        assert settings.network.depth.kind == getattr(method, "body", "stacked"), variant.name
+        assert all(method.serves(task) for task in settings.objective.values() if hasattr(method, "serves"))
+    keys = next(keys for group in details["groups"] if "training.method" in (keys := " ".join(group["keys"])))
+    assert "network.depth" in keys
+
+
+@pytest.mark.parametrize(("name", "change", "message"), [
+    ("ngram@tiny", "training.method.kind=gradient_descent", "no weights that gradient descent could change"),
+    ("gpt2@tiny", "network.depth.kind=ngram", "set training.method.kind too"),
+    ("ngram@tiny", "objective.causal_lm.direction=backward", "its only objective is objective.causal_lm, forward"),
+    ("two-sided-ngram", "objective.masked_lm.shifted=true", "and not shifted"),
+    ("ngram@tiny", "remove=objective.causal_lm", "its only objective is objective.causal_lm")])
+def test_a_counting_method_without_its_body_or_its_objective_is_refused(name, change, message):
+    with pytest.raises(UserError) as caught:
+        recipe(name, [change])
+    assert message in str(caught.value)

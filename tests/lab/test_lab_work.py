@@ -58,7 +58,7 @@ def text(tmp_path_factory):
 
 
 def experiment(text, names, allowance, seeds=2, changes=(), **more):
-    return Experiment("compare", "toy", compared_variants(names, [*SMALL, *changes], []), allowance,
+    return Experiment("compare", "toy", compared_variants(names, [*SMALL, *changes], [])[0], allowance,
                       tuple(range(seeds)), None, (str(text),), **more)
 
 

@@ -177,3 +177,14 @@ def test_interpolation_changes_the_output_digest_but_not_the_run_digest(folder):
     assert mixed.run_digest["domain"] == plain.run_digest["domain"]
     assert mixed.output_digest["domain"] != plain.output_digest["domain"]
     assert mixed.run_digest["task"] != plain.run_digest["task"]
+
+
+def test_no_stage_starts_from_a_table_of_counts(folder):
+    stages = four_stages()
+    stages["general"] = {**stages["general"], "recipe": "ngram@tiny", "changes": []}
+    stages["finetune"]["after"] = "general"
+    with pytest.raises(UserError, match="cannot be built") as caught:
+        stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
+    message = "ngram@tiny is a table of counts, which has no weights, so no stage can start from it"
+    assert [name for name, _ in caught.value.problems] == ["stages.domain", "stages.finetune"]
+    assert all(problem.startswith(message) for _, problem in caught.value.problems)

@@ -87,7 +87,8 @@ def test_compare_with_a_network(folder, corpus_folder):
     completed = run("compare", "two-sided-ngram@both", "bert@tiny", "--corpus", corpus_folder, "--tokens", 6500,
                     "--seeds", 1, "--out", "lab", "--json", "corpus.sequence_length=32", "training.batch_size=2",
                     "training.warmup_steps=1", folder=folder)
-    assert completed.code == 2 and "training.warmup_steps = 1" in completed.err  # counting has no warm-up
+    assert completed.code == 0, completed.err
+    assert "training.warmup_steps=1 has no effect on two-sided-ngram@both and is left out there." in completed.err
     completed = run("compare", "two-sided-ngram@both", "two-sided-ngram@left", "--corpus", corpus_folder, "--tokens",
                     6500, "--seeds", 1, "--out", "lab", "--json", folder=folder)
     assert completed.code == 0, completed.err

@@ -33,7 +33,8 @@ class LabTasks:
                                                    "may be repeated, each with its --train and --dev.")] = None
     train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")] = None
     dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's evaluation examples.")] = None
-    epochs: Annotated[float, typer.Option(help="Epochs of every fine-tuning.")] = 3.0
+    epochs: Annotated[float | None, typer.Option(help="Epochs of every fine-tuning; by default 3, or more if 200 steps "
+                                                 "need more (at most 20).", show_default=False)] = None
     blimp: Annotated[str | None, typer.Option(metavar="DIR", help="Also score every model on the minimal pairs of this "
                                               "folder (`stemma pairs`).")] = None
     no_baseline: NoBaselineOption = False
@@ -179,12 +180,14 @@ def show_results(results: Any, out: Path) -> None:
         rows.append((LINEAR_BASELINE, *(f"{linear[measure['key']]:.4g}" if measure["key"] in linear else ""
                                         for measure in measures)))
     print("\n".join(f"  {line}" for line in align_columns(rows)))
-    for measure in measures[:1] if results["differences"] else []:
-        print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
+    for measure in measures[:1]:
         pairs = [(f"{difference['a']} -> {difference['b']}", format_verdict(difference))
                  for difference in metric_differences(results, measure["key"])]
+        if not pairs:
+            continue
+        print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
         print("\n".join(f"  {line}" for line in align_columns(pairs)))
     for line in filter(None, [multiple_testing_note(results), *below_baseline_notes(results),
-                              *failure_sentences(results)]):
+                              *results["notes"], *failure_sentences(results)]):
         print(line)
     print(f"{out / 'report.html'} is the report; report.md and results.json are in the same folder.")

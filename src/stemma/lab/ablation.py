@@ -24,6 +24,7 @@ from stemma.lab.change_groups import (
     regroup,
     revert_changes,
 )
+from stemma.lab.common_changes import with_common_changes
 from stemma.lab.experiment import Variant
 from stemma.recipe_loading import Recipe, RecipeChange, diff, recipe
 from stemma.schema.corpus import packing_settings, parse_template
@@ -93,15 +94,16 @@ def ablation_variants(parent_name: str | None, child_name: str, size: str | None
                       merge: Sequence[Sequence[str]] = (), split: Sequence[str] = (), own_corpus: bool = True,
                       tasks: bool = False) -> tuple[tuple[Variant, ...], dict[str, Any]]:
     """The variants, and details: `groups` (name, keys), excluded changes `hidden` (key, why), `impossible` (variant,
-    why).
+    why), `notes`.
 
     The parent is the child's own by default. Without a size the parent has the child's, if it has that size. `shared`
     are `key=value` changes of both. If each recipe has its own corpus (`own_corpus`), the tokenizer is one of the
     changes; if models are fine-tuned (`tasks`), so are the fine-tuning settings.
     """
-    child = recipe(child_name, shared, size)
+    child = recipe(child_name, size=size)
     parent_name = parent_name or _parent_of(child, child_name)
-    parent = recipe(parent_name, shared, size or _size_for(parent_name, child))
+    (parent, child), notes = with_common_changes(
+        [recipe(parent_name, size=size or _size_for(parent_name, child)), child], shared)
     excluded = excluded_changes(parent, child, recipe(_without_size(parent_name)), recipe(_without_size(child_name)),
                                 [change.partition("=")[0].strip() for change in shared], own_corpus, tasks)
     reasons = dict(excluded)
@@ -129,7 +131,8 @@ def ablation_variants(parent_name: str | None, child_name: str, size: str | None
     differences = diff(parent, child)
     return tuple(variants), {
         "groups": [{"name": group.name, "keys": list(_keys(group, differences))} for group in groups],
-        "hidden": [{"key": key, "why": why} for key, why in excluded], "impossible": impossible}
+        "hidden": [{"key": key, "why": why} for key, why in excluded], "impossible": impossible,
+        **({"notes": notes} if notes else {})}
 
 
 def excluded_changes(parent: Recipe, child: Recipe, published_parent: Recipe, published_child: Recipe,

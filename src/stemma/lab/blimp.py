@@ -23,21 +23,27 @@ BLIMP = MetricInfo("blimp", "minimal pairs", "accuracy", higher=True, margin=0.0
                          "models: pseudo-likelihood), mean over the phenomena. A tie counts as half; chance level 0.5.")
 
 
-def pairs_node(cell: Cell, folder: str) -> RunNode:
-    """The scores of a cell's model on the pairs of a folder."""
-    digest = short_digest([[file.name, sha256(file)] for file in list_files([folder], PAIR_SUFFIXES)])
+def pairs_digest(folder: str) -> str:
+    """Digest of the files of minimal pairs in a folder."""
+    return short_digest([[file.name, sha256(file)] for file in list_files([folder], PAIR_SUFFIXES)])
+
+
+def pairs_node(cell: Cell, experiment: Experiment) -> RunNode:
+    """The scores of a cell's model on the experiment's pairs. A lab without a digest is older than this key."""
+    assert experiment.blimp is not None
+    digest = experiment.blimp_digest or pairs_digest(experiment.blimp)
     return RunNode(cell.folder / "pairs" / digest, cell.retry_advice)
 
 
 def score_blimp(model: Model, folder: str, limit: int | None = None) -> dict[str, Any]:
     """The stored result: accuracy with the terms of each pair, and the accuracy of each phenomenon. A model without a
-    likelihood (ELECTRA's discriminator) has none."""
+    likelihood (ELECTRA's discriminator), or with a context too short for a sentence, has none."""
     pairs = read_pairs(folder, limit)
     try:
         kind = choose_sentence_score(model)
+        likelihoods = sentence_log_likelihoods(model, [text for pair in pairs for text in (pair.good, pair.bad)], kind)
     except UserError as error:
         return {"scores": {}, "phenomena": {}, "why": error.message}
-    likelihoods = sentence_log_likelihoods(model, [text for pair in pairs for text in (pair.good, pair.bad)], kind)
     scores = pair_scores(likelihoods[::2], likelihoods[1::2])
     counts = Counter(pair.phenomenon for pair in pairs)  # every phenomenon has the same weight
     weights = [len(pairs) / (len(counts) * counts[pair.phenomenon]) for pair in pairs]
@@ -55,7 +61,7 @@ def blimp_table(experiment: Experiment, cells: list[Cell]) -> BlimpEntry | None:
     rows: dict[str, list[dict[str, Any]]] = {}
     without: dict[str, str] = {}
     for cell in cells:
-        stored = pairs_node(cell, experiment.blimp).result() if cell.variant.pretrained else None
+        stored = pairs_node(cell, experiment).result() if cell.variant.pretrained else None
         if stored and stored["phenomena"]:
             rows.setdefault(cell.variant.name, []).append(stored)
         elif stored:

@@ -18,9 +18,10 @@ from stemma.exchange.save import save
 from stemma.exchange.weights import SAFETENSORS
 from stemma.lab.blimp import pairs_node, score_blimp
 from stemma.lab.cells import FINETUNING, Cell, run_budget, scores_to_json
-from stemma.lab.downstream_tasks import finetune_on, task_scores
+from stemma.lab.downstream_tasks import finetune_on, no_finetuning_reason, task_scores
 from stemma.lab.experiment import DownstreamTask, Experiment, Variant
 from stemma.lab.held_out_likelihood import held_out_scores
+from stemma.lab.input_files import check_examples, check_pairs
 from stemma.lab.text_split import TextSplit
 from stemma.lab.variant_costs import VariantCosts
 from stemma.model import Model
@@ -117,11 +118,12 @@ class CellRunner:
     def score_pairs(self, cell: Cell) -> None:
         """Score the model on minimal pairs, if the experiment has some."""
         folder = self.experiment.blimp
-        if folder is None or pairs_node(cell, folder).result() is not None:
+        if folder is None or pairs_node(cell, self.experiment).result() is not None:
             return
+        check_pairs(self.experiment)
         started_at = time.time()
         result = score_blimp(load(cell.run, choose_device()), folder)
-        pairs_node(cell, folder).finish({**result, "span": [started_at, time.time()]})
+        pairs_node(cell, self.experiment).finish({**result, "span": [started_at, time.time()]})
 
     def finetune(self, cell: Cell, task: DownstreamTask) -> None:
         """Fine-tune the model and store its scores; the fine-tuned weights are deleted."""
@@ -129,6 +131,10 @@ class CellRunner:
         if node.result() is not None:
             return
         started_at, run, start_model = time.time(), node.folder / "run", node.folder / "start"
+        if (reason := no_finetuning_reason(cell.variant)) is not None:
+            node.finish({"task": task.name, "scores": {}, "why": reason, "span": [started_at, started_at]})
+            return
+        check_examples(task)
         seed = cell.seed if task.seed is None else task.seed
 
         def start_run(run: Path) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from stemma import plugins
-from stemma.atomic_files import sha256
 from stemma.lab.downstream_tasks import plugin_code
 from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Score, Variant
 from stemma.lab.text_split import TextSplit
@@ -86,12 +85,12 @@ class Cell:
         is_scored = not self.variant.pretrained or self.scores() is not None
         return self.failure() is not None or is_scored and all(
             self.task_scores(task) is not None for task in experiment.tasks) and (
-            experiment.blimp is None or not self.variant.pretrained or self._has_pair_scores(experiment.blimp))
+            experiment.blimp is None or not self.variant.pretrained or self._has_pair_scores(experiment))
 
-    def _has_pair_scores(self, folder: str) -> bool:
+    def _has_pair_scores(self, experiment: Experiment) -> bool:
         from stemma.lab.blimp import pairs_node  # imports this module
 
-        return pairs_node(self, folder).result() is not None
+        return pairs_node(self, experiment).result() is not None
 
 
 def experiment_cells(experiment: Experiment, text_split: TextSplit, folder: Path) -> list[Cell]:
@@ -127,9 +126,9 @@ def finetuning_values(variant: Variant) -> dict[str, Any]:
 
 
 def task_digest(task: DownstreamTask) -> str:
-    files = {"train": task.train, "dev": task.dev} | ({"also": task.also} if task.also else {})
-    values = {key: value for key, value in asdict(task).items() if key not in LATER or value != LATER[key]}
-    return short_digest(values | {name: sha256(Path(file)) for name, file in files.items()}
+    values = {key: value for key, value in asdict(task).items()
+              if key != "digests" and (key not in LATER or value != LATER[key])}
+    return short_digest(values | dict(task.file_digests())
                         | ({"plugins": code} if (code := plugin_code(task)) else {}))
 
 

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from stemma import plugins, registry
 from stemma.checksummed_files import read_verified_lines as stored_lines
-from stemma.lab.experiment import DownstreamTask, Score
+from stemma.lab.experiment import DownstreamTask, Score, Variant
+from stemma.notes import silenced
 from stemma.tasks.datasets import task_kind_of
 from stemma.tasks.kinds import head_task
 from stemma.tasks.kinds.seq2seq import KIND as SEQ2SEQ
 from stemma.tasks.metrics import Metric, metrics_for
 from stemma.tasks.runs import seq2seq
-from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune import BATCH_SIZE, TaskArguments, finetune, read_splits
+from stemma.tasks.runs.finetune_defaults import epochs_for_min_steps
 from stemma.tasks.runs.finetune_run import read_split
 from stemma.tasks.runs.finetune_spec import FinetuneSpec, HeadFinetuneSpec, Seq2SeqFinetuneSpec
 from stemma.tasks.runs.seq2seq_data import data_from_cli
-from stemma.training.run_folder import read_run
+from stemma.text.parallel import read_pairs
+from stemma.training.run_folder import TextReadingOptions, read_run
 
+MIN_EPOCHS = 3.0
 PER_EXAMPLE_METRICS = ("accuracy", "exact_match")  # metrics that are the fraction of correct examples
 
 
 def resolve_task_kind(name: str) -> str:
     """The kind of a task, from its name or a data set's; raises UserError for anything else."""
     return SEQ2SEQ if name == SEQ2SEQ else task_kind_of(name)
+
+
+def no_finetuning_reason(variant: Variant) -> str | None:
+    """Why a variant is not fine-tuned; None if it is."""
+    if not variant.recipe.settings.network.depth.counts:
+        return None
+    return f"{variant.name} is not fine-tuned: it is a table of counts, which has no weights."
+
+
+def default_epochs(num_examples: int, batch_size: int) -> float:
+    """The epochs of every model without --epochs: as after a brief pre-training, but the same for all recipes. It
+    depends on the data alone, so a recipe that joins the experiment does not change the others."""
+    return epochs_for_min_steps(MIN_EPOCHS, math.ceil(num_examples / batch_size))
+
+
+def read_task_examples(name: str, train: str, dev: str) -> tuple[int, int]:
+    """Check a task's examples before anything is trained. Returns the number of training examples and how many are in
+    a batch, at most."""
+    with silenced():  # the fine-tunings report it
+        if resolve_task_kind(name) == SEQ2SEQ:
+            data = data_from_cli({"train": [train], "dev": [dev]}).tasks[0]
+            pairs, _ = (sum(1 for _ in read_pairs(sources)) for sources in (data.train, data.dev))
+            return pairs, seq2seq.ROWS
+        examples = read_splits(TaskArguments(name, {"train": train, "dev": dev}), TextReadingOptions())
+        return len(examples["train"]), BATCH_SIZE
 
 
 def task_metrics(task: DownstreamTask) -> dict[str, Metric]:

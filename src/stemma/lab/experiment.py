@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stemma.atomic_files import make_folder
+from stemma.atomic_files import make_folder, sha256
 from stemma.checksummed_files import read_verified_object, verify_file, write_file, write_object
 from stemma.device import AUTO, requested_device
 from stemma.errors import UserError
@@ -53,6 +53,16 @@ class DownstreamTask:
     seed: int | None = None  # of the fine-tuning; None: the cell's
     also: str | None = None  # a second file to score at the end; the metrics are those of `dev`
     changes: tuple[str, ...] = ()  # `key=value` changes for every model; its recipe has the other values
+    # SHA-256 of its files when the lab was made; empty in a lab older than this key
+    digests: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def files(self) -> dict[str, str]:
+        return {"train": self.train, "dev": self.dev} | ({"also": self.also} if self.also else {})
+
+    def file_digests(self) -> Mapping[str, str]:
+        """SHA-256 of its files: when the lab was made, or else now."""
+        return self.digests or {name: sha256(Path(file)) for name, file in self.files.items()}
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,7 @@ class Experiment:
     details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
     margin: float | None = None  # of the deciding metric: smaller differences do not matter; None: its default
     blimp: str | None = None  # folder of minimal pairs
+    blimp_digest: str | None = None  # of its files when the lab was made; None in a lab older than this key
     baseline: bool = True  # score the linear baseline on the tasks
     device: str = field(default_factory=lambda: requested_device() or AUTO)
     version: int = VERSION

@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import train_validation_split
 from stemma.device import choose_device
 from stemma.objectives import build_network, build_objectives
 from stemma.recipe_loading import Recipe
@@ -36,8 +37,8 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     """The mean cost over a run, with its own batches and a temporary network. STEPS_PER_KIND steps of each kind are
     counted and weighted by how frequent the kind is."""
     if recipe.settings.network.depth.counts:  # no matrix product: counting sorts and adds
-        training = recipe.settings.training
-        return StepCost(0.0, float(training.batch_size * recipe.settings.corpus.sequence_length), 0)
+        per_step = recipe.settings.training.batch_size * recipe.settings.corpus.sequence_length
+        return StepCost(0.0, float(min(per_step, training_tokens(recipe, corpus))), 0)
     torch.manual_seed(0)
     network, device = build_network(recipe), choose_device()
     objectives = build_objectives(recipe)
@@ -66,6 +67,11 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     finally:
         loader.close()
     return StepCost(flops, tokens, network.parameter_count())
+
+
+def training_tokens(recipe: Recipe, corpus: Corpus) -> int:
+    """Tokens of the text that this recipe is trained on."""
+    return train_validation_split(corpus, recipe.settings.corpus.validation)[0].num_tokens
 
 
 def extra_flop_counters(recipe: Recipe) -> dict[Any, Callable[..., int]]:

@@ -56,19 +56,19 @@ LOWERCASE_NOTE = "{} is lowercased, so its text is easier to predict, which expl
 COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters", "cell_seconds")
 
 
-def write_results(lab: Lab) -> Results:
-    """Read all cells, compare them, and write results.json and the two reports."""
+def write_results(lab: Lab, notes: Sequence[str] = ()) -> Results:
+    """Read all cells, compare them, and write results.json and the two reports. `notes` are about this evaluation."""
     from stemma.lab.report.lab_html import write_lab_report
     from stemma.lab.report.lab_markdown import write_lab_markdown
 
-    results = collect_results(lab)
+    results = collect_results(lab, notes)
     atomic_write(lab.folder / FILE, json.dumps(results, indent=1))
     write_lab_report(results, lab.folder)
     write_lab_markdown(results, lab.folder)
     return results
 
 
-def collect_results(lab: Lab) -> Results:
+def collect_results(lab: Lab, notes: Sequence[str] = ()) -> Results:
     experiment = lab.experiment
     cells = []
     for cell in lab.cells:
@@ -89,13 +89,15 @@ def collect_results(lab: Lab) -> Results:
         "estimated_seconds": stored_estimate(lab), "elapsed_seconds": _wall_seconds(lab),
         "foretold_seconds": stored_estimate(lab), "took_seconds": _wall_seconds(lab),  # the names of version 0.1
         "data": lab.text_split.summary, "variants": [_variant(lab, variant) for variant in experiment.variants],
+        "tasks": {task_key(experiment, index): task.epochs for index, task in enumerate(experiment.tasks)},
         "measures": [_measure(metric) for metric in measures], "cells": cells, "table": table,
         "differences": [{**_side(difference), "measure": key, "a": a, "b": b}
                         for key, a, b, difference in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
         "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
         "scaling": None, "claim": None, "blimp": blimp_table(experiment, lab.cells),
-        "baselines": {"linear": _linear_baseline(lab, measures)}}
+        "baselines": {"linear": _linear_baseline(lab, measures)},
+        "notes": [*experiment.details.get("notes", []), *_unscored_tasks(lab), *notes]}
     if experiment.kind == "ablate" and measures:
         results["contributions"], results["remainder"] = _contributions(experiment, measures[0], compared)
     if experiment.details.get("sizes"):
@@ -121,7 +123,7 @@ def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
         scores |= {f"{task_key(experiment, index)}.{key}": score
                    for key, score in scores_from_json(task_result["scores"] if task_result else {}).items()}
     if experiment.blimp is not None and cell.variant.pretrained:
-        scores |= scores_from_json((pairs_node(cell, experiment.blimp).result() or {"scores": {}})["scores"])
+        scores |= scores_from_json((pairs_node(cell, experiment).result() or {"scores": {}})["scores"])
     if result is not None and result.get("validation_loss") is not None:
         scores[LOSS.key] = Score(result["validation_loss"])
     return scores
@@ -132,6 +134,12 @@ def _linear_baseline(lab: Lab, measures: Sequence[MetricInfo]) -> dict[str, floa
     scores = {f"{task_key(lab.experiment, index)}.{name}": value for index, task in enumerate(lab.experiment.tasks)
               for name, value in stored_baseline(lab.experiment, task, lab.folder).items()}
     return {measure.key: scores[measure.key] for measure in measures if measure.key in scores}
+
+
+def _unscored_tasks(lab: Lab) -> list[str]:
+    """A sentence for each variant that is not fine-tuned, with the reason."""
+    results = (cell.task_scores(task) for cell in lab.cells for task in lab.experiment.tasks)
+    return list(dict.fromkeys(result["why"] for result in results if result and "why" in result))
 
 
 def task_key(experiment: Experiment, index: int) -> str:
@@ -333,7 +341,8 @@ def _variant(lab: Lab, variant: Variant) -> VariantEntry:
     return {"name": variant.name, "recipe": variant.recipe.name, "size": variant.recipe.size, "role": variant.role,
             "change": variant.change,
             "tokenizer": f"{tokenizer.kind} {lab.costs.corpus(variant).tokenizer.vocab_size:,}",
-            "parameters": lab.costs.step_cost(variant).parameters}
+            "parameters": lab.costs.step_cost(variant).parameters,
+            "counts": variant.recipe.settings.network.depth.counts}
 
 
 def _diffs(experiment: Experiment) -> list[DiffEntry]:

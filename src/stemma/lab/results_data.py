@@ -97,6 +97,7 @@ class VariantEntry(TypedDict):
     change: str | None
     tokenizer: str
     parameters: int
+    counts: bool  # whether it counts the text once and is not trained for the budget
 
 
 class DiffEntry(TypedDict):
@@ -160,6 +161,7 @@ class Results(TypedDict):
     took_seconds: float
     data: dict[str, Any]
     variants: list[VariantEntry]
+    tasks: dict[str, float]  # epochs of fine-tuning by the task's key
     measures: list[MeasureEntry]
     cells: list[CellEntry]
     table: list[RowEntry]
@@ -174,3 +176,4 @@ class Results(TypedDict):
     claim: ClaimEntry | None
     blimp: BlimpEntry | None  # with --blimp
     baselines: dict[str, dict[str, float]]  # linear: its scores by the metric's key
+    notes: list[str]  # sentences about what was left out, and why

@@ -26,6 +26,7 @@ from stemma.errors import Interrupted, UserError, pluralize
 from stemma.lab.cell_runner import CellRunner
 from stemma.lab.cells import CELLS, Cell, distinct_cells, experiment_cells
 from stemma.lab.experiment import FILE, Experiment
+from stemma.lab.input_files import check_files, with_digests
 from stemma.lab.round_robin import train_round_robin
 from stemma.lab.task_baselines import score_baselines
 from stemma.lab.text_split import TextSplit, split_text
@@ -76,6 +77,7 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
 
 def open_lab(experiment: Experiment, out: Path, overwrite: bool) -> Lab:
     """Create the lab's folder, or open an existing one."""
+    experiment = with_digests(experiment)
     exists = (out / FILE).is_file() and not overwrite
     if exists:
         Experiment.read(out)  # raises for another version and for damaged files
@@ -139,6 +141,8 @@ def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
 
     total = len(lab.distinct_cells())
     pending = lab.pending_cells()
+    if pending:
+        check_files(lab.experiment)
     if len(pending) < total:
         logger.info(f"{total - len(pending)} of {pluralize(total, 'cell')} are finished already.")
     pretrained = sum(variant.pretrained for variant in lab.experiment.variants)
@@ -146,8 +150,7 @@ def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
     with use_device(requested_device() or lab.experiment.device), \
             _worker_processes(lab.folder, min(processes, len(pending))):
         (_run_round_robin if round_robin else _run_sequentially)(lab, show, total)
-    score_baselines(lab.experiment, lab.folder)
-    return {**write_results(lab)}
+    return {**write_results(lab, score_baselines(lab.experiment, lab.folder))}
 
 
 def _run_sequentially(lab: Lab, show: bool, total: int) -> None:

@@ -5,14 +5,17 @@ It depends on no variant and no seed, so it is fitted once and stored in the lab
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
-from stemma.atomic_files import FolderLockedError, sha256
+from stemma.atomic_files import DiskFullError, FolderLockedError
+from stemma.errors import UserError
 from stemma.lab.cells import short_digest
 from stemma.lab.downstream_tasks import resolve_task_kind
 from stemma.lab.experiment import DownstreamTask, Experiment
+from stemma.lab.input_files import check_examples
 from stemma.notes import silenced
 from stemma.schema.task_options import parse_task_options
 from stemma.task_config import DEFAULT_TASK, TaskConfig
@@ -23,23 +26,40 @@ from stemma.tasks.runs.finetune import TaskArguments, labels_for, read_splits
 from stemma.training.run_folder import TextReadingOptions
 from stemma.training.run_graph import RunNode
 
+logger = logging.getLogger(__name__)
+
 FOLDER = "baselines"
 WAIT_SECONDS = 1.0  # while another process fits it
 
 
-def score_baselines(experiment: Experiment, folder: Path) -> None:
-    """Fit and store the baselines that are missing."""
+def score_baselines(experiment: Experiment, folder: Path) -> list[str]:
+    """Fit and store the baselines that are missing. Returns a note for each that cannot be fitted now: the report does
+    not depend on it."""
+    notes = []
     for task in experiment.tasks if experiment.baseline else ():
         if not _has_baseline(task):
             continue
-        node = _node(task, folder)
-        while node.result() is None:
-            try:
-                with node.lock():
-                    if node.result() is None:
-                        node.finish(_score(task))
-            except FolderLockedError:
-                time.sleep(WAIT_SECONDS)
+        try:
+            _fit_baseline(task, folder)
+        except DiskFullError:
+            raise
+        except UserError as error:
+            reasons = [": ".join(filter(None, problem)) for problem in error.problems]
+            notes.append(f"{task.name} has no linear baseline: {'; '.join([error.message, *reasons])}")
+            logger.warning(notes[-1])
+    return notes
+
+
+def _fit_baseline(task: DownstreamTask, folder: Path) -> None:
+    node = _node(task, folder)
+    while node.result() is None:
+        try:
+            with node.lock():
+                if node.result() is None:
+                    check_examples(task)
+                    node.finish(_score(task))
+        except FolderLockedError:
+            time.sleep(WAIT_SECONDS)
 
 
 def stored_baseline(experiment: Experiment, task: DownstreamTask, folder: Path) -> dict[str, float]:
@@ -56,7 +76,8 @@ def _has_baseline(task: DownstreamTask) -> bool:
 
 
 def _node(task: DownstreamTask, folder: Path) -> RunNode:
-    digest = short_digest(task.name, dict(task.columns), sha256(Path(task.train)), sha256(Path(task.dev)))
+    digests = task.file_digests()
+    digest = short_digest(task.name, dict(task.columns), digests["train"], digests["dev"])
     path = folder / FOLDER / digest
     return RunNode(path, f"delete {path}, and `stemma resume {folder}` makes it again.")
 

@@ -50,10 +50,12 @@ def split_text(experiment: Experiment, folder: Path) -> TextSplit:
     if experiment.corpus is not None:
         return _from_corpus(experiment)
     text_folder = folder / FOLDER
-    source = json.dumps([[sha256(file) for file in list_files(experiment.text)], asdict(experiment.reading)])
-    if not (text_folder / SOURCE).is_file():
+    has_split = (text_folder / SOURCE).is_file()
+    source = _source(experiment, has_split)
+    if not has_split:
+        assert source is not None
         _split(experiment, text_folder, source)
-    elif (text_folder / SOURCE).read_text(encoding="utf-8") != source:
+    elif source not in (None, (text_folder / SOURCE).read_text(encoding="utf-8")):
         raise UserError(f"{folder} was begun with another text, or it was read in another way; its cells cannot be "
                         "compared with new ones: choose another --out.")
     advice = f"delete {text_folder}, and `stemma resume {folder}` makes it again from {', '.join(experiment.text)}."
@@ -66,6 +68,17 @@ def split_text(experiment: Experiment, folder: Path) -> TextSplit:
     digest = f"{sha256(text_folder / TRAIN)} {sha256(text_folder / HELD_OUT)}"
     train_file = str((text_folder / TRAIN).resolve())
     return TextSplit(None, (train_file,), TextReadingOptions(), eval_chunks(documents), digest, summary)
+
+
+def _source(experiment: Experiment, has_split: bool) -> str | None:
+    """The digests of the text's files and how they are read. None: a file is gone, and the lab has its own copy."""
+    try:
+        files = list_files(experiment.text)
+    except UserError:
+        if has_split:
+            return None
+        raise
+    return json.dumps([[sha256(file) for file in files], asdict(experiment.reading)])
 
 
 def _from_corpus(experiment: Experiment) -> TextSplit:

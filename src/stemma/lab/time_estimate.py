@@ -24,7 +24,7 @@ from stemma.json_files import explain_damage, read_object
 from stemma.lab.blimp import score_blimp
 from stemma.lab.cell_runner import NUM_VALIDATIONS, CellRunner
 from stemma.lab.cells import Cell, short_digest
-from stemma.lab.downstream_tasks import finetune_on, num_steps
+from stemma.lab.downstream_tasks import finetune_on, no_finetuning_reason, num_steps
 from stemma.lab.experiment import DownstreamTask, Experiment
 from stemma.lab.held_out_likelihood import held_out_scores
 from stemma.notes import silenced
@@ -119,9 +119,11 @@ class TimeEstimator:
             chunks = self.runner.text_split.eval_chunks
             evaluation_seconds = _time_call(lambda: held_out_scores(load(run, choose_device()), chunks))
             evaluation_seconds += self._estimate_pairs(run)
-            self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task)
-                                                          for task in self.runner.experiment.tasks)
-        return {"steps": steps, "tokens": round(steps * cost.tokens), "flops": steps * cost.flops,
+            tasks = self.runner.experiment.tasks if no_finetuning_reason(cell.variant) is None else ()
+            self.shapes[shape] = evaluation_seconds + sum(self._estimate_finetune(run, task) for task in tasks)
+        counted = self.runner.costs.counted_tokens(cell.variant.recipe)
+        tokens = steps * cost.tokens if counted is None else counted
+        return {"steps": steps, "tokens": round(tokens), "flops": steps * cost.flops,
                 "parameters": cost.parameters, "training_seconds": training_seconds,
                 "seconds": opening_seconds + training_seconds + closing_seconds + self.shapes[shape]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from stemma.errors import UserError
 from stemma.json_files import explain_damage
 from stemma.lab.cells import recipe_digest, short_digest
 from stemma.lab.experiment import ComputeBudget, Variant
-from stemma.lab.flops import StepCost, step_cost
+from stemma.lab.flops import StepCost, step_cost, training_tokens
 from stemma.lab.text_split import TextSplit
 from stemma.objectives import check_requirements, drop_unsupported
 from stemma.recipe_loading import Recipe
@@ -83,8 +84,18 @@ class VariantCosts:
                 self._step_costs[digest] = StepCost(**stored)
         return self._step_costs[digest]
 
+    def counted_tokens(self, recipe: Recipe) -> float | None:
+        """The tokens that a table of counts is made from, as it reads the text once; None for a network."""
+        if not recipe.settings.network.depth.counts:
+            return None
+        variant = Variant("", recipe)
+        tokens = float(training_tokens(self.resolved_recipe(variant), self.corpus(variant)))
+        return min(tokens, self.budget.amount) if self.budget.unit == "tokens" else tokens
+
     def steps(self, recipe: Recipe) -> int | None:
         """The number of steps; None if the budget is in minutes."""
+        if (tokens := self.counted_tokens(recipe)) is not None:
+            return max(1, math.ceil(tokens / self.step_cost(Variant("", recipe)).tokens))
         if self.budget.unit == "minutes":
             return None
         cost = self.step_cost(Variant("", recipe))

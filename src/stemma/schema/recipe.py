@@ -21,6 +21,9 @@ SECTIONS = ("tokenizer", "corpus", "network", "objective", "training", "finetuni
 class RecipeSettings(Settings):
     """All sections of a resolved recipe."""
 
+    # a body of counts and the method that counts
+    one_decision = (("network.depth", "network.depth.kind", "training.method", "training.method.kind"),)
+
     tokenizer: TokenizerSettings
     corpus: CorpusSettings
     network: NetworkSettings
@@ -107,6 +110,12 @@ class RecipeSettings(Settings):
             yield from task.recipe_conflicts(name, self)
         yield from self._layer_conflicts()
         yield from self._schedule_conflicts()
+        yield from self.training.method_settings.recipe_conflicts(self)
+        if self.network.depth.counts and self.training.method is None:
+            what = f"a network of kind {self.network.depth.kind} has no weights that gradient descent could change"
+            yield (ConflictKey("training.method.kind", f"{what}: leave it out"),
+                   ConflictKey("network.depth.kind", f"{what}: set training.method.kind too, or start from the recipe "
+                                                     "ngram or two-sided-ngram"))
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
             highest = max(slot.segment for slot in parse_template(template))

@@ -6,12 +6,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from stemma.schema.base import Count, KindField, Natural, OpenFraction, Positive, Settings, constraint, integer_or
+from stemma.schema.base import (
+    Conflict,
+    Count,
+    KindField,
+    Natural,
+    OpenFraction,
+    Positive,
+    Settings,
+    constraint,
+    integer_or,
+)
+
+if TYPE_CHECKING:
+    from stemma.schema.recipe import RecipeSettings
 
 
 class OptimizerSettings(Settings):
@@ -53,6 +66,10 @@ class MethodSettings(Settings):
     kind: str
 
     unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
+
+    def recipe_conflicts(self, recipe: RecipeSettings) -> Iterator[Conflict]:
+        """Conflicts with the rest of the recipe; keys are absolute."""
+        yield from ()
 
 
 class CallbackSettings(Settings):

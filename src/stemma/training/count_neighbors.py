@@ -31,17 +31,9 @@ ORDERS = {"none": 1, "left": 2, "both": 3}  # tokens of an n-gram, by the neighb
 class CountNeighbors(CountingMethod):
     def __init__(self, settings: CountingSettings, setup: MethodSetup):
         table = setup.network.embedding.tokens
-        if not isinstance(table, NeighborTable):
-            raise UserError("training.method.kind=neighbor_counts counts tokens between their neighbours, and this "
-                            "network has no tables for them; set network.depth.kind=neighbors, or start from the "
-                            "recipe two-sided-ngram.")
+        assert isinstance(table, NeighborTable)  # a conflict of the recipe otherwise
         super().__init__(settings, setup, ORDERS[table.neighbors])
         self.table = table
-        objectives = list(setup.settings.objective.values())
-        if len(objectives) != 1 or objectives[0].kind != "masked_lm" or objectives[0].target_shift or \
-                objectives[0].attention_mask_kind != "full":
-            raise UserError("training.method.kind=neighbor_counts predicts a masked token from both sides; its only "
-                            "objective is objective.masked_lm, with attention_mask=full and not shifted.")
         self.context_ids = np.ones(self.network.vocab_size, bool)
         self.context_ids[self.loader.corpus.tokenizer.special_ids] = False
         if self.stream.num_positions < MIN_TOKENS:

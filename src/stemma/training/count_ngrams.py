@@ -158,17 +158,9 @@ class CountNgrams(CountingMethod):
 
     def __init__(self, settings: CountingSettings, setup: MethodSetup):
         table = setup.network.embedding.tokens
-        if not isinstance(table, NgramTable):
-            raise UserError("training.method.kind=kneser_ney counts n-grams, and this network has no tables for them; "
-                            "set network.depth.kind=ngram, or start from the recipe ngram.")
+        assert isinstance(table, NgramTable)  # a conflict of the recipe otherwise
         super().__init__(settings, setup, table.order)
         self.table = table
-        objectives = list(setup.settings.objective.values())
-        if len(objectives) != 1 or objectives[0].kind != "causal_lm" or \
-                getattr(objectives[0], "direction", "forward") != "forward" or \
-                getattr(objectives[0], "scored", "all") != "all":
-            raise UserError("training.method.kind=kneser_ney counts which token comes next in running text; its only "
-                            "objective is objective.causal_lm, forward, with every token scored.")
 
     def document_end(self, tokenizer: Tokenizer, boundary: str) -> int:
         end = tokenizer.document_separator_id(boundary)

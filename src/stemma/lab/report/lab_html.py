@@ -88,6 +88,8 @@ def _results(results: Results, report: ReportWriter) -> None:
     if linear:
         report.text("Linear baseline: TF-IDF of word and character n-grams and a linear model, fitted to the task's "
                     "training examples.", *phrases.below_baseline_notes(results))
+    if notes := results.get("notes"):
+        report.points(notes)
     if failed := phrases.failure_sentences(results):
         report.text(f"{pluralize(len(failed), 'cell')} failed; the means are over the others:")
         report.points(failed)

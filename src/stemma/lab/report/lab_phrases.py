@@ -81,12 +81,26 @@ def conditions(results: Results) -> str:
     """Budget, text, sizes and seeds, as a sentence."""
     sizes = list(dict.fromkeys(variant["size"] or "as published" for variant in results["variants"]))
     untrained = [variant["name"] for variant in results["variants"] if variant["role"] == RANDOM]
-    models = f"Each model except {join_names(untrained)} (random weights)" if untrained else "Each model"
+    counting = counting_variants(results)
+    exceptions = ([f"{join_names(untrained)} (random weights)"] if untrained else []) + counting
+    models = f"Each model except {join_names(exceptions)}" if exceptions else "Each model"
     budget = format_budget(results)
     trained = f"on {budget} of the same text" if results["budget"]["unit"] == "tokens" else \
         f"for {budget} on the same text"
     at_sizes = f"at size{'' if len(sizes) == 1 else 's'} {join_names(sizes)}"
-    return f"{models} was trained {trained}, {at_sizes}, with {pluralize(len(results['seeds']), 'seed')}."
+    details = f"{at_sizes}, with {pluralize(len(results['seeds']), 'seed')}."
+    if not counting:
+        return f"{models} was trained {trained}, {details}"
+    tokens = {row["variant"]: row["cost"].get("tokens") for row in results["table"]}
+    counted = join_names(f"{name} ({count:,.0f} tokens)" if (count := tokens.get(name)) else name for name in counting)
+    if len(counting) == len(results["variants"]):
+        return f"{counted} counted the same text, each token once, {details}"
+    return f"{models} was trained {trained}, {details} {counted} counted the text, each token once."
+
+
+def counting_variants(results: Results) -> list[str]:
+    """Tables of counts, which read the text once, whatever the budget; results of version 0.1 do not say."""
+    return [variant["name"] for variant in results["variants"] if variant.get("counts")]
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -299,14 +313,15 @@ def budget_used(cell: CellEntry, unit: str) -> float:
 def budget_note(results: Results) -> str:
     """By how much the cells deviate from the common budget."""
     unit, amount = results["budget"]["unit"], results["budget"]["amount"]
-    cells = [cell for cell in finished_cells(results) if cell["cost"]]
+    counting = counting_variants(results)
+    cells = [cell for cell in finished_cells(results) if cell["cost"] and cell["variant"] not in counting]
     if not cells:
         return ""
     worst = max(cells, key=lambda cell: abs(budget_used(cell, unit) / amount - 1))
     deviation = budget_used(worst, unit) / amount - 1
     return (f"Held equal: {format_budget(results)} for each cell. The largest deviation is "
             f"{_minus(f'{deviation:+.2%}')} ({worst['variant']}, seed {worst['seed']}); the other columns follow from "
-            "it.")
+            f"it.{f' {join_names(counting)} counted the text once.' if counting else ''}")
 
 
 def runtime_text(results: Results) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stemma.errors import pluralize
 from stemma.lab.report import lab_phrases as phrases
 from stemma.lab.report.html_report import EMPTY, Cell, NumberCell, ReportWriter
 from stemma.lab.results_data import Results
@@ -139,6 +140,7 @@ def write_reproduction(results: Results, report: ReportWriter) -> None:
         ["documents", f"{data['documents']:,} for training, {data['held_out_documents']:,} held out "
          f"({data['held_out_bytes']:,} bytes)"],
         ["seeds", ", ".join(map(str, results["seeds"]))],
+        *([f"fine-tuning on {name}", pluralize(epochs, "epoch")] for name, epochs in results.get("tasks", {}).items()),
         ["machine", environment["machine"]],
         ["versions", f"stemma {environment['stemma']}, Python {environment['python']}, torch {environment['torch']}"],
         ["date", environment["date"]]])

@@ -21,6 +21,11 @@ def stage_recipes(plan: PipelinePlan) -> dict[str, Recipe]:
     recipes: dict[str, Recipe] = {}
     problems: list[tuple[str, str]] = []
     for name, stage in plan.stages.items():
+        start = recipes.get(stage.after or "")
+        if start is not None and start.settings.network.depth.counts:
+            problems.append((f"stages.{name}", f"{start.label} is a table of counts, which has no weights, so no stage "
+                                               "can start from it; use a network, such as gpt2@tiny or bert@tiny"))
+            continue
         if stage.kind == "task" or stage.after is not None and stage.after not in recipes:
             continue
         try:

@@ -83,7 +83,12 @@ def default_epochs(settings: FinetuningSettings, start: StartModel, steps_per_ep
     """Epochs of [finetuning]; after a brief pre-training as many more as `MIN_STEPS` steps need."""
     if "epochs" in stated or not start.is_briefly_pretrained:
         return settings.epochs
-    return max(settings.epochs, min(math.ceil(MIN_STEPS / steps_per_epoch), MAX_EPOCHS))
+    return epochs_for_min_steps(settings.epochs, steps_per_epoch)
+
+
+def epochs_for_min_steps(epochs: float, steps_per_epoch: int) -> float:
+    """This many epochs, or more if `MIN_STEPS` steps need more."""
+    return max(epochs, min(math.ceil(MIN_STEPS / steps_per_epoch), MAX_EPOCHS))
 
 
 def uses_layer_decay(start: StartModel, stated: Collection[str] = ()) -> bool:
