@@ -17,7 +17,7 @@ Bound of a text of n tokens: the same, as a mean over all rates and all sets of 
 t^m (1 - t)^(n - m) / t, times the number of sets of m tokens, is 1 / m: every m from 1 to n has the weight 1 / m, and
 all sets of m tokens are equally likely.
 
-Dropout masks are the next of `masks`: for each layer the attention branch and the feed-forward branch; embedding first.
+Dropout masks are the next of `masks`: for each layer the attention branch and the feed-forward branch.
 Weights: tokens, output_matrix, output_bias (vocabulary, ...); N.query, N.key, N.value, N.output, N.inner, N.outer with
 N.inner_bias, N.outer_bias; N.norm1, N.norm2, norm with _bias.
 """
@@ -61,7 +61,7 @@ def logits(weights: Weights, layers: int, heads: int, base: float, epsilon: floa
     def drop(x: Tensor) -> Tensor:
         return x if masks is None else x * next(order)
 
-    x = drop(torch.stack([weights["tokens"][token] for token in tokens]))
+    x = torch.stack([weights["tokens"][token] for token in tokens])
     for layer in range(layers):
         part = {name.removeprefix(f"{layer}."): value for name, value in weights.items()
                 if name.startswith(f"{layer}.")}
