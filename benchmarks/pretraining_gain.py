@@ -78,7 +78,7 @@ def finetuned_scores(model: Path, run: Path, options: argparse.Namespace) -> tup
     result = json.loads((run / "result.json").read_text())
     scores = stemma("translate", run, out / "test.en", "--out", run / "test.hyp", "--overwrite", "--force",
                     "--reference", out / "test.de")
-    return result["validation_loss"], scores["bleu"]
+    return result["validation_loss"], scores["bleu"]["score"]
 
 
 def main() -> None:

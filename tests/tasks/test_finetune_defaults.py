@@ -13,7 +13,7 @@ import stemma
 from stemma.errors import CorruptFileError
 from stemma.pretraining_record import FILE, PretrainingRecord, read_record
 from stemma.recipe_loading import recipe
-from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune import TaskArguments, finetune, finetune_recipe
 from stemma.tasks.runs.finetune_defaults import (
     BRIEF_FACTOR,
     MAX_EPOCHS,
@@ -22,6 +22,7 @@ from stemma.tasks.runs.finetune_defaults import (
     default_epochs,
     default_learning_rate,
     describe_values,
+    published_dropouts,
     stated_keys,
     uses_layer_decay,
 )
@@ -202,3 +203,25 @@ def test_a_damaged_record_is_reported(tmp_path, start):
     (tmp_path / "model" / FILE).write_text('{"steps": 3}')
     with pytest.raises(CorruptFileError, match=f"{FILE} is damaged"):
         stemma.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("label", "changes", "expected"), [
+    ("roberta@tiny", [], {"network.dropout": 0.1, "network.attention.dropout": 0.1}),
+    ("t5@mini", [], dict.fromkeys(("network.dropout", "network.inner_dropout", "network.output_dropout",
+                                   "network.attention.dropout"), 0.1)),
+    ("bert@tiny", ["network.dropout=0.05"], {"network.attention.dropout": 0.1}),
+    ("albert@tiny", [], {}), ("bert@small", [], {}), ("bert@base", [], {})])
+def test_laptop_sizes_are_fine_tuned_with_the_dropouts_of_the_paper(label, changes, expected):
+    assert published_dropouts(recipe(label, changes)) == expected
+
+
+def test_a_recipe_of_the_users_own_has_the_dropouts_of_its_parent(tmp_path):
+    (tmp_path / "mine.toml").write_text('parent = "gpt2"\ntitle = "Mine"\nyear = 2026\nsummary = "Wider."\n'
+                                        "[sizes.tiny]\nlaptop = true\nnetwork.width = 64\n")
+    assert published_dropouts(recipe(f"{tmp_path}/mine.toml", size="tiny"))["network.dropout"] == 0.1
+
+
+@pytest.mark.parametrize(("change", "expected"), [((), 0.1), (("network.dropout=0.0",), 0.0)])
+def test_the_fine_tuned_network_has_them_unless_the_user_says_otherwise(tmp_path, change, expected):
+    model = stemma.load(toy_tasks.save_model(tmp_path / "start", "roberta@tiny"))
+    assert finetune_recipe(model, change).settings.network.dropout == expected

@@ -51,6 +51,7 @@ from stemma.tasks.runs.finetune_defaults import (
     StartModel,
     apply_defaults,
     log_defaults,
+    published_dropouts,
     record_json,
     stated_keys,
     uses_layer_decay,
@@ -177,7 +178,7 @@ def finetune_recipe(model: Model, overrides: Sequence[str] = (),
     recipe, other_changes = with_finetuning_choices(model.recipe, overrides)
     settings = recipe.settings
     changes = {"tokenizer.vocab_size": vocab_size_for(model), "training.batch_size": BATCH_SIZE,
-               **finetune_overrides(settings), **(task_overrides or {})}
+               **finetune_overrides(settings), **published_dropouts(model.recipe), **(task_overrides or {})}
     frozen = {**changes, **flatten(parse_changes(other_changes)[0])}.get("training.frozen")
     if frozen not in ("all", settings.network.total_layers + 1) \
             and uses_layer_decay(StartModel.of(model), stated_keys(recipe)):  # no decay if all layers are frozen

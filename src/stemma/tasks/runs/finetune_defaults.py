@@ -20,7 +20,9 @@ from stemma.errors import pluralize
 from stemma.model import Model
 from stemma.pretraining_record import PretrainingRecord
 from stemma.recipe_loading import COMMAND_LINE, Recipe, recipe_names
+from stemma.recipe_loading import recipe as resolve_recipe
 from stemma.schema.finetuning import FinetuningSettings
+from stemma.schema.overrides import flatten
 from stemma.tasks.runs.common import ORIGIN, SECTION, TrainingLength
 from stemma.training.budget import Budget
 from stemma.training.stall_note import LAPTOP_SIZES
@@ -95,6 +97,18 @@ def uses_layer_decay(start: StartModel, stated: Collection[str] = ()) -> bool:
     """Whether the layer-wise decay of [finetuning] applies. It would keep the lower layers of a briefly pre-trained
     network near their random start."""
     return "layer_decay" in stated or not start.is_briefly_pretrained
+
+
+def published_dropouts(recipe: Recipe) -> dict[str, float]:
+    """The dropouts of the paper, for a network of a laptop size. These sizes have none in pre-training, where little
+    text is read often; fine-tuning reads few examples several times. Dropouts that the user stated stay."""
+    name = recipe.name if recipe.name in recipe_names() else recipe.parent
+    if recipe.size not in LAPTOP_SIZES or name not in recipe_names():
+        return {}
+    values = flatten(resolve_recipe(str(name)).values)
+    return {key: values[key] for key, origin in recipe.origin.items()
+            if key.startswith("network.") and key.endswith("dropout") and values.get(key)
+            and origin.partition("@")[2] in LAPTOP_SIZES}
 
 
 def stated_keys(recipe: Recipe) -> set[str]:

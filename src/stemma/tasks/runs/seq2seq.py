@@ -54,6 +54,7 @@ from stemma.tasks.runs.finetune_defaults import (
     StartModel,
     apply_defaults,
     log_defaults,
+    published_dropouts,
     record_json,
     stated_keys,
     uses_layer_decay,
@@ -153,7 +154,8 @@ def seq2seq_recipe(model: Model, mixture: MixtureSettings | None = None) -> Reci
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
     removed = [f"objective.{other}" for other in settings.objective if other != name]
     decay = layer_decay_overrides(settings) if uses_layer_decay(StartModel.of(model), stated_keys(recipe)) else {}
-    return recipe.with_changes({**changes, **finetune_overrides(settings, removed), **decay}, ORIGIN)
+    return recipe.with_changes({**changes, **finetune_overrides(settings, removed), **published_dropouts(recipe),
+                                **decay}, ORIGIN)
 
 
 def _objective(model: Model) -> tuple[str, dict[str, Any]]:
