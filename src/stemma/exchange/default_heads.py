@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from stemma import registry
 from stemma.corpus.seq2seq_rows import DECODER, ENCODER
@@ -15,6 +16,7 @@ from stemma.errors import UserError
 from stemma.exchange.hf_task_class import HFTaskClass, hf_kind
 from stemma.exchange.save import matching_body
 from stemma.model import Model
+from stemma.network.concat_pool_head import ConcatPoolHead
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
 from stemma.network.task_heads import PoolingPosition, SentenceHead
@@ -57,9 +59,12 @@ def default_task_heads(model: Model, kind: str, classes: int, name: str,
     return {POOLER: Pooler(), name: ClassHead(classes, dropout)}
 
 
-def with_pooling(heads: Mapping[str, HeadSpec], name: str, pooling: PoolingPosition | None) -> Mapping[str, HeadSpec]:
+def with_pooling(heads: Mapping[str, HeadSpec], name: str,
+                 pooling: PoolingPosition | Literal["concat"] | None) -> Mapping[str, HeadSpec]:
     """The heads with another pooling of the text; None changes nothing. Heads for every position have no pooling."""
     spec = heads[name]
+    if pooling == "concat":
+        return {name: ConcatPoolHead(spec.classes)} if isinstance(spec, (SentenceHead, ClassHead)) else heads
     if pooling is not None and isinstance(spec, SentenceHead):
         return {**heads, name: replace(spec, place=pooling)}
     if pooling is not None and isinstance(spec, ClassHead) and POOLER in heads:  # the pooler reads the first position

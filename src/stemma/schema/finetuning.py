@@ -6,12 +6,12 @@ them. The defaults are BERT's (arXiv:1810.04805, appendix A.3, and its released 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from stemma import registry
-from stemma.schema.base import BelowOne, Count, Natural, Positive, Settings
+from stemma.schema.base import BelowOne, Count, Natural, Positive, Settings, integer_or
 from stemma.schema.training import AnyOptimizer, AnySchedule, Decay
 
 
@@ -34,8 +34,11 @@ class FinetuningSettings(Settings):
     layer_decay: Decay | None = None  # as in [training]
     layer_decay_top: Count | None = None
     style: Literal["plain", "gpt"] = "plain"  # format of a task's inputs; gpt: as in the GPT paper (2018)
-    # Hidden state for sequence classification, or the mean of all; None: as the family's own class.
-    pooling: Literal["first", "last", "mean"] | None = None
+    # Gradual unfreezing, as in [training]: epoch unfreezes one more layer every epoch.
+    unfreeze: Annotated[int | Literal["epoch"], integer_or("epoch", 1)] | None = None
+    # Hidden state for sequence classification, the mean of all, or ULMFiT's head over the last, the maximum and the
+    # mean (concat); None: as the family's own class.
+    pooling: Literal["first", "last", "mean", "concat"] | None = None
     # Part of an encoder-decoder whose output the head uses: the decoder, which gets the same text again (BART,
     # arXiv:1910.13461, section 3), or the encoder alone; None: as the family's own class, otherwise the decoder.
     stack: Literal["encoder", "decoder"] | None = None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stemma.network.concat_pool_head import ConcatPoolHead
 from stemma.network.feature_head import FeatureHead
 from stemma.network.heads import ClassHead, HeadSpec
 from stemma.network.inputs_outputs import NetworkOutput
@@ -48,7 +49,9 @@ class SequenceObjective(TaskObjective):
     def output_positions(self, lengths: Tensor, length: int) -> Tensor | None:
         spec = self._head_specs[self.name]
         first = torch.arange(len(lengths)) * length
-        pooling = spec.place if isinstance(spec, SentenceHead) else "mean" if isinstance(spec, FeatureHead) else "first"
+        if isinstance(spec, (FeatureHead, ConcatPoolHead)):
+            return None  # these read all positions
+        pooling = spec.place if isinstance(spec, SentenceHead) else "first"
         return {"first": first, "last": first + lengths - 1, "mean": None}[pooling]
 
     def logits(self, network: Network, output: NetworkOutput, batch: Batch) -> Tensor:

@@ -180,9 +180,11 @@ def finetune_recipe(model: Model, overrides: Sequence[str] = (),
     changes = {"tokenizer.vocab_size": vocab_size_for(model), "training.batch_size": BATCH_SIZE,
                **finetune_overrides(settings), **published_dropouts(model.recipe), **(task_overrides or {})}
     frozen = {**changes, **flatten(parse_changes(other_changes)[0])}.get("training.frozen")
-    if frozen not in ("all", settings.network.total_layers + 1) \
-            and uses_layer_decay(StartModel.of(model), stated_keys(recipe)):  # no decay if all layers are frozen
-        changes |= layer_decay_overrides(settings)
+    if frozen not in ("all", settings.network.total_layers + 1):  # otherwise no layer learns
+        if uses_layer_decay(StartModel.of(model), stated_keys(recipe)):
+            changes |= layer_decay_overrides(settings)
+        if settings.finetuning.unfreeze is not None:
+            changes["training.unfreeze"] = settings.finetuning.unfreeze
     recipe = recipe.with_changes(changes, ORIGIN).with_overrides(other_changes)
     check_batch_schedule(recipe)
     return recipe
