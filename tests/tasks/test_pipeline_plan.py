@@ -53,6 +53,36 @@ def test_a_stored_plan_is_the_same_plan(folder, tmp_path_factory):
     assert StageDigests(again).output_digest == StageDigests(plan).output_digest
 
 
+def test_changes_of_a_plan(folder, tmp_path, monkeypatch):
+    """A changed path is relative to the working directory, a path of the plan to the plan."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.txt").write_text("Another text of the domain.\n")
+    path = write_plan(folder, four_stages(), seed=3)
+    old = read_pipeline_plan(path)
+    plan = read_pipeline_plan(path, ["seed=5", "stages.domain.corpus=other.txt", "stages.domain.minutes=2"])
+    assert plan.header.seed == 5 and plan.stages["domain"].entry.corpus == [str(tmp_path / "other.txt")]
+    assert plan.stages["domain"].budget() == {"minutes": 2} != old.stages["domain"].budget()
+    assert plan.stages["general"].entry == old.stages["general"].entry
+
+
+def test_a_changed_stage_may_be_a_given_model(folder):
+    plan = read_pipeline_plan(write_plan(folder, four_stages()), ["stages.general.model=some/model"])
+    assert plan.stages["general"].kind == "model"
+    assert plan.stages["general"].entry.model_fields_set == {"model"}
+
+
+def test_wrong_changes_are_reported_together(folder):
+    with pytest.raises(UserError, match="3 problems") as caught:
+        read_pipeline_plan(write_plan(folder, four_stages()), ["seed", "stages.domain.stepps=5", "stages.task.epochs=no"])
+    assert [where.split(" = ")[0] for where, _ in caught.value.problems] == [
+        "seed", "stages.domain.stepps", "stages.task.epochs"]
+
+
+def test_an_unknown_plan(folder):
+    with pytest.raises(UserError, match='there is no plan "ulmfitt". Did you mean "ulmfit"'):
+        read_pipeline_plan("ulmfitt")
+
+
 def test_a_cycle_is_rejected(folder):
     stages = four_stages()
     stages["domain"]["after"] = "task"

@@ -19,9 +19,12 @@ def register(app: typer.Typer) -> None:
 
 @computes
 def pipeline(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The stages and their data.")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The stages and their data: a TOML file, or ulmfit, a plan "
+                                        "that comes with Stemma.")],
     out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="Folder of the pipeline; unchanged "
                                       "stages in it are reused.")],
+    changes: Annotated[list[str] | None, typer.Argument(
+        metavar="KEY=VALUE", help="Changes to the plan, such as stages.finetune.train=train.tsv.")] = None,
     overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -33,10 +36,12 @@ def pipeline(
     `dev`. `stemma resume` continues an interrupted pipeline.
 
     Example: stemma pipeline plan.toml --out adapted
+    Example: stemma pipeline ulmfit stages.general.corpus=wiki.txt stages.finetune.train=train.tsv
+    stages.finetune.dev=dev.tsv --out reviews
     """
     from stemma.tasks.pipeline.pipeline import pipeline as run_pipeline
 
-    finish(run_pipeline(plan, out, overwrite=overwrite, show=sys.stderr.isatty()), json)
+    finish(run_pipeline(plan, out, changes=changes or (), overwrite=overwrite, show=sys.stderr.isatty()), json)
 
 
 def finish(result: dict[str, Any], as_json: bool) -> None:

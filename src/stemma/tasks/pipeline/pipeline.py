@@ -46,25 +46,26 @@ REPORT, CONTAMINATION = "report.md", "contamination.json"
 
 @accepts_device
 @accepts_callbacks
-def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
-    """Run a plan; reuses the unchanged stages of an existing folder. Returns the object that `--json` prints."""
-    run, plan = Path(out), read_pipeline_plan(path)
+def pipeline(plan: str | Path, out: str | Path, *, changes: Sequence[str] = (), overwrite: bool = False,
+             device: str | None = None, callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
+    """Run a plan; reuses the unchanged stages of an existing folder. Returns the object that `--json` prints. `plan` is
+    a file, or the name of a plan that comes with Stemma; `changes` are such as "stages.finetune.train=train.tsv"."""
+    run, checked_plan = Path(out), read_pipeline_plan(plan, changes)
     exists = is_pipeline(run) and not overwrite
     if not exists:
         check_output_path(run, overwrite)
-    inside = [stage.entry.model for stage in plan.of_kind("model")
+    inside = [stage.entry.model for stage in checked_plan.of_kind("model")
               if Path(stage.entry.model or "").resolve().is_relative_to(run.resolve())]
     if inside and not exists:
         raise UserError(f"the model {inside[0]} lies in {run}, which --overwrite would replace; choose another --out.")
-    stages = _prepare_runner(run, plan, show)
+    stages = _prepare_runner(run, checked_plan, show)
     if exists:
         with _lock(run):
             (run / RESULT).unlink(missing_ok=True)
-            atomic_write(run / PIPELINE, plan.to_toml())
+            atomic_write(run / PIPELINE, checked_plan.to_toml())
             return _run_stages(stages)
     with atomic_folder(run, overwrite, checksums=False) as folder:
-        atomic_write(folder / PIPELINE, plan.to_toml())
+        atomic_write(folder / PIPELINE, checked_plan.to_toml())
     try:
         with _lock(run):
             return _run_stages(stages)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, did_you_mean
+from stemma.schema.overrides import parse_changes
 from stemma.tasks.datasets import task_kind_of
 from stemma.tasks.pipeline.plan import (
     BUDGETS,
@@ -23,16 +24,30 @@ from stemma.tasks.toml_plan import Problems, raise_problems, read_toml, validate
 from stemma.text.readers import list_files
 from stemma.training.run_folder import is_corpus, is_pipe
 
+PLANS = Path(__file__).parents[2] / "plans"  # those that come with the program
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
-def read_pipeline_plan(path: str | Path) -> PipelinePlan:
-    """Read a plan, or raise an error with all its problems."""
-    path = Path(path)
-    content = read_toml(path)
-    problems: Problems = []
+def plan_file(plan: str | Path) -> Path:
+    """The file of a plan: a path, or the name of a plan that comes with the program."""
+    if Path(plan).exists() or Path(plan).suffix or Path(plan).name != str(plan):
+        return Path(plan)
+    names = sorted(file.stem for file in PLANS.glob("*.toml"))
+    if plan not in names:
+        raise UserError(f'there is no plan "{plan}".{did_you_mean(str(plan), names)} Give a file, such as plan.toml, or '
+                        f"a plan that comes with Stemma: {', '.join(names)}.")
+    return PLANS / f"{plan}.toml"
+
+
+def read_pipeline_plan(plan: str | Path, changes: Sequence[str] = ()) -> PipelinePlan:
+    """Read a plan with `KEY=VALUE` changes, or raise an error with all its problems."""
+    path = plan_file(plan)
+    content = _with_absolute_paths(read_toml(path), path.parent)
+    layer, malformed = parse_changes(changes)
+    problems: Problems = [(problem.key, problem.message) for problem in malformed]
+    content = _changed(content, _with_absolute_paths(layer, Path()))
     tables = content.pop("stages", {})
-    header = validate_table(PlanHeader, _absolute(content, ("general",), path.parent), "", problems)
+    header = validate_table(PlanHeader, content, "", problems)
     if not isinstance(tables, dict) or not tables:
         problems.append(("stages", "a plan has a table [stages.NAME] for each of its stages"))
         tables = {}
@@ -43,7 +58,6 @@ def read_pipeline_plan(path: str | Path) -> PipelinePlan:
         if not isinstance(table, dict):
             problems.append((f"stages.{name}", f"must be a table: write [stages.{name}] above it"))
             continue
-        table = _absolute(table, ("corpus", "train", "dev", "test", "model"), path.parent)
         if (entry := validate_table(StageEntry, table, f"stages.{name}.", problems)) is not None:
             entries[name] = entry
     complete = len(entries) == len(tables) and header is not None
@@ -62,6 +76,31 @@ def read_pipeline_plan(path: str | Path) -> PipelinePlan:
     if problems:
         raise_problems(path, problems)
     return plan
+
+
+def _with_absolute_paths(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The plan with its paths relative to `folder` made absolute."""
+    content = _absolute(content, ("general",), folder)
+    if isinstance(tables := content.get("stages"), dict):
+        content["stages"] = {name: _absolute(table, ("corpus", "train", "dev", "test", "model"), folder)
+                             if isinstance(table, dict) else table for name, table in tables.items()}
+    return content
+
+
+def _changed(content: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan with changes. A stage that is given a `model` keeps nothing of the training that the plan has for it,
+    and a stage that is given one budget keeps no other."""
+    result = {**content, **layer}
+    if isinstance(tables := content.get("stages"), dict) and isinstance(changed := layer.get("stages", {}), dict):
+        result["stages"] = dict(tables)
+        for name, table in changed.items():
+            old = tables.get(name)
+            if not isinstance(table, dict) or not isinstance(old, dict) or "model" in table:
+                result["stages"][name] = table
+                continue
+            replaced = BUDGETS if set(table) & set(BUDGETS) else ()
+            result["stages"][name] = {key: value for key, value in old.items() if key not in replaced} | table
+    return result
 
 
 def _absolute(table: Mapping[str, object], keys: tuple[str, ...], plan_folder: Path) -> dict[str, Any]:
