@@ -6,6 +6,8 @@ import pytest
 from commands import stemma
 from toy_pipeline import four_stages, write_data, write_plan
 
+from stemma import load, recipe
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -64,3 +66,33 @@ def test_a_folder_with_other_files_is_not_overwritten(folder):
     (folder / "run/notes.txt").write_text("mine")
     done = stemma("pipeline", write_plan(folder, four_stages()), "--out", folder / "run")
     assert done.code == 2 and "not empty" in done.err and (folder / "run/notes.txt").read_text() == "mine"
+
+
+ULMFIT = ["stages.general.recipe=ulmfit@tiny", "stages.general.corpus=general.txt", "stages.general.steps=4",
+          "stages.general.changes=['tokenizer.vocab_size=300','network.width=16','network.depth.hidden=24']",
+          "stages.task.epochs=1", "stages.finetune.train=train.tsv", "stages.finetune.dev=dev.tsv",
+          "stages.finetune.epochs=4"]
+
+
+def test_the_plan_of_ulmfit(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    done = stemma("pipeline", "ulmfit", *ULMFIT, "--out", "run", "--json")
+    assert done.code == 0, done.err
+    assert [stage["stage"] for stage in done.json["stages"]] == ["general", "task", "finetune"]
+    training = recipe("run/stages/finetune/recipe.toml").settings.training
+    assert training.schedule.kind == "slanted_triangular" and training.layer_decay == 0.3846
+    assert training.unfreeze is not None and training.steps == 4 * training.unfreeze
+    task = recipe("run/stages/task/recipe.toml").settings
+    assert task.training.layer_decay == 0.3846 and task.training.learning_rate == 0.004
+    assert task.network.depth.weight_dropout == 0.0  # of the laptop size; fine-tuning has the paper's
+    assert recipe("run/stages/finetune/recipe.toml").settings.network.depth.weight_dropout == 0.5
+    before, after = (load(f"run/stages/{stage}").network.state_dict() for stage in ("task", "finetune"))
+    moved = [name for name, value in after.items() if name in before and not value.equal(before[name])]
+    assert moved  # four epochs unfreeze the head, then both layers, then the embedding
+    assert any(name.startswith("embedding") for name in moved)
+
+
+def test_a_plan_of_the_program_without_data(folder):
+    done = stemma("pipeline", "ulmfit", "--out", folder / "run")
+    assert done.code == 2 and "stages.finetune.train" in done.err and "stages.general.corpus" in done.err
+    assert not (folder / "run").exists()

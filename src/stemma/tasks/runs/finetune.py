@@ -79,6 +79,7 @@ from stemma.training.run_lock import lock_new_run
 
 logger = logging.getLogger(__name__)
 
+RECURRENT_LENGTH = 512  # longest text that a recurrent network reads; it has no limit of its own
 BATCH_SIZE = 32
 DEFAULT_TASK_NAME = "task"  # name of the task in a single-task run
 MAX_CLASSES_SHOWN = 10  # classes whose frequency is reported
@@ -301,6 +302,8 @@ def max_sequence_length(recipe: Recipe, default: int | None) -> int:
     """The maximal sequence length: from the command line, else the model's, capped at the default of the kind."""
     settings, overridden = recipe.settings, recipe.origin.get("corpus.sequence_length") == "command line"
     model_max = settings.network.max_length or settings.corpus.sequence_length
+    if [*settings.network.parts().values()][-1].body.carries_state:  # its rows only limit the steps of back-propagation
+        model_max = max(model_max, RECURRENT_LENGTH)
     if overridden:
         return settings.corpus.sequence_length
     return min(model_max, default) if default else model_max
