@@ -73,7 +73,8 @@ def test_a_changed_stage_may_be_a_given_model(folder):
 
 def test_wrong_changes_are_reported_together(folder):
     with pytest.raises(UserError, match="3 problems") as caught:
-        read_pipeline_plan(write_plan(folder, four_stages()), ["seed", "stages.domain.stepps=5", "stages.task.epochs=no"])
+        read_pipeline_plan(write_plan(folder, four_stages()),
+                           ["seed", "stages.domain.stepps=5", "stages.task.epochs=no"])
     assert [where.split(" = ")[0] for where, _ in caught.value.problems] == [
         "seed", "stages.domain.stepps", "stages.task.epochs"]
 

@@ -19,8 +19,8 @@ def register(app: typer.Typer) -> None:
 
 @computes
 def pipeline(
-    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The stages and their data: a TOML file, or ulmfit, a plan "
-                                        "that comes with Stemma.")],
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="The stages and their data: a TOML file, or ulmfit, a "
+                                        "plan that comes with Stemma.")],
     out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="Folder of the pipeline; unchanged "
                                       "stages in it are reused.")],
     changes: Annotated[list[str] | None, typer.Argument(

@@ -34,8 +34,8 @@ def plan_file(plan: str | Path) -> Path:
         return Path(plan)
     names = sorted(file.stem for file in PLANS.glob("*.toml"))
     if plan not in names:
-        raise UserError(f'there is no plan "{plan}".{did_you_mean(str(plan), names)} Give a file, such as plan.toml, or '
-                        f"a plan that comes with Stemma: {', '.join(names)}.")
+        raise UserError(f'there is no plan "{plan}".{did_you_mean(str(plan), names)} Give a file, such as plan.toml, '
+                        f"or a plan that comes with Stemma: {', '.join(names)}.")
     return PLANS / f"{plan}.toml"
 
 
