@@ -36,6 +36,7 @@ class LSTMLayer(nn.Module):
     `initializer` is for all matrices; the bias starts at zero, or at `forget_bias` for the forget gate."""
 
     __call__: Callable[..., tuple[Tensor, LSTMState]]
+    hidden_matrices = {"input": 4, "recurrent": 4, "projection": 1}  # matrices in a parameter, which Muon orthogonalizes
 
     def __init__(self, input_width: int, hidden: int, initializer: Initializer, *, projection: int | None = None,
                  weight_dropout: float = 0.0, cell_clip: float | None = None, projection_clip: float | None = None,
