@@ -27,7 +27,7 @@ WITH_HEADS = [("bert@base", 110_106_428), ("gpt", 116_534_784),
               ("nanochat@d20", 560_988_160), ("nanochat@d26", 1_081_999_360), ("nanochat@d32", 1_879_048_192),
               ("ltg-bert@base", 98_229_760), ("gpt-bert@base", 119_454_532), ("gpt-bert@small", 29_892_164),
               ("lstm-lm@medium", 19_775_200), ("lstm-lm@large", 66_022_000),
-              # the authors' code has a second bias in each of three layers, with 10,800 numbers: 24,221,600 and 33,556,078
+              # the authors' code has a second bias in each layer, 10,800 numbers more: 24,221,600 and 33,556,078
               ("awd-lstm@ptb", 24_210_800), ("awd-lstm@wikitext2", 33_545_278),
               ("roberta@base", 124_697_433), ("roberta@large", 355_412_057)]
 

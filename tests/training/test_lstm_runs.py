@@ -1,4 +1,4 @@
-"""Runs of recurrent and windowed language models: exact resume, evaluation without reading twice, and that they learn."""
+"""Runs of recurrent and windowed language models: exact resume, each token read once, and that they learn."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SMALL = ["corpus.sequence_length=16", "training.batch_size=4", "training.warmup_
 AWD = ["network.depth.weight_dropout=0.5", "network.depth.activation_penalty=2.0", "network.depth.temporal_penalty=1.0",
        "network.embedding.word_dropout=0.1", "network.embedding.dropout=0.4", "network.dropout=0.3",
        "training.average_after=1", "training.validate_every=1", "training.learning_rate=300.0",
-       "training.optimizer={kind='sgd'}", "training.schedule={kind='constant'}", "network.depth.hidden=24", "network.width=16"]
+       "training.optimizer={kind='sgd'}", "training.schedule={kind='constant'}", "network.depth.hidden=24",
+       "network.width=16"]
 RUNS = {"lstm-lm": ["network.width=16"],
         "projected": ["network.width=16", "network.depth.hidden=24", "network.depth.projection=true",
                       "network.depth.residual=true", "network.depth.cell_clip=1.0"],
@@ -130,8 +131,8 @@ def test_tiny_sizes_learn(corpus_folder, tmp_path, name):
 def test_characters_are_read_through_the_convolution_and_the_highway(corpus_folder, tmp_path):
     """The input of ELMo and of "Exploring the limits of language modeling", as a key."""
     result = pretrain("lstm-lm@tiny", corpus_folder, tmp_path / "run", steps=2, changes=[
-        *SMALL, "network.width=16", "network.inputs.characters={kind='characters', size=4, widths=[1, 2], filters=[4, 6], "
-        "highway=2}"])
+        *SMALL, "network.width=16", "network.inputs.characters={kind='characters', size=4, widths=[1, 2], "
+        "filters=[4, 6], highway=2}"])
     assert math.isfinite(result["validation_loss"])
     assert any("highway" in name for name in load_file(tmp_path / "run/model/model.safetensors"))
 
