@@ -54,7 +54,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "body": dict.fromkeys(("stacked", "recurrent", "ngram", "neighbors"), "stemma.network.kinds"),
     "head": {"Pooler": "stemma.network.heads", "ClassHead": "stemma.network.heads",
              "SentenceHead": "stemma.network.task_heads", "SpanHead": "stemma.network.task_heads",
-             "SanHead": "stemma.network.san_head", "FeatureHead": "stemma.network.feature_head"},
+             "SanHead": "stemma.network.san_head", "FeatureHead": "stemma.network.feature_head",
+             "TagTransitions": "stemma.network.crf"},
     "objective": {kind: f"stemma.objectives.{kind}" for kind in (
         "masked_lm", "next_sentence", "span_boundary", "word_structure", "replaced_token", "sentence_order",
         "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",

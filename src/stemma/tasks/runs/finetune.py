@@ -33,6 +33,7 @@ from stemma.tasks.data.examples import Example, duplicate_fraction, label_counts
 from stemma.tasks.datasets import DATASETS, read_examples, task_kind_of
 from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import check_metrics
+from stemma.tasks.objectives.crf_tagging import with_crf
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.class_weights import class_weights
 from stemma.tasks.runs.common import (
@@ -285,6 +286,8 @@ def build_task_config(task: TaskArguments, examples: Mapping[str, Sequence[Examp
     heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features, stack)} \
         if task.features is not None else default_task_heads(model, task.kind, len(labels) or 1, name, stack)
     heads = with_pooling(heads, name, recipe.settings.finetuning.pooling)
+    if kind.supports_crf and recipe.settings.finetuning.crf:
+        heads = with_crf(heads, name, len(labels), "balance" in values)
     more = tuple(extend_template(pair, texts, num_segments(network)) for texts in range(3, kind.max_texts + 1))
     return TaskConfig(name, task.kind, tuple(labels), heads, single, pair, max_length, metrics,
                       parse_task_options(task.kind, values), more)
