@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stemma import registry
 from stemma.network.adaptive import AdaptiveInput
-from stemma.network.dropout import Dropout
+from stemma.network.dropout import Dropout, VariationalDropout, dropout_mask
 from stemma.network.initialization import Linear, default_initializer
 from stemma.network.inputs_outputs import Stream
 from stemma.network.kinds import build_norm
@@ -57,10 +57,12 @@ class InputEmbedding(TensorModule):
             "position", lambda: build_position_scheme(network).build_embedding(width), not part.body.adds_positions)
         self.scale = math.sqrt(width) if embedding.scale else 1.0
         self.norm: TensorModule | None = share_or_build("norm", lambda: build_norm(network.norm, width), embedding.norm)
-        self.dropout = Dropout(network.dropout if embedding.dropout is None else embedding.dropout)
+        dropout = VariationalDropout if embedding.variational else Dropout
+        self.dropout: TensorModule = dropout(network.dropout if embedding.dropout is None else embedding.dropout)
+        self.word_dropout = embedding.word_dropout or 0.0
         # factorized embedding: a small embedding and a projection to the stack's width (ALBERT, arXiv:1909.11942)
-        self.project = None if width == settings.width else Linear(width, settings.width, True,
-                                                                   default_initializer(settings, width))
+        self.project = None if width == settings.width or part.body.reads_embedding else \
+            Linear(width, settings.width, True, default_initializer(settings, width))
         # initial vector of XLNet's query stream (w in arXiv:1906.08237, section 2.3)
         self.query: nn.Parameter | None = share_or_build(
             "query", lambda: nn.Parameter(torch.empty(network.width)), embedding.query)
@@ -119,7 +121,13 @@ class InputEmbedding(TensorModule):
         if values is None and not settings.always:
             return None
         embedded: Tensor = module(values)
-        return embedded * self.scale if name == TOKENS and self.scale != 1.0 else embedded
+        if name != TOKENS:
+            return embedded
+        if self.training and self.word_dropout and values is not None:
+            mask = dropout_mask(torch.Size([self.tokens.num_embeddings]), self.word_dropout, embedded.dtype,
+                                embedded.device)
+            embedded = embedded * mask[values][..., None]
+        return embedded * self.scale if self.scale != 1.0 else embedded
 
     def query_vectors(self, positions: Tensor) -> Tensor:
         """(B, P) positions -> (B, P, width): the same learned vector; relative attention adds the position."""

@@ -127,7 +127,8 @@ class LMHead(TensorModule):
             self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
         else:
             output = Initializer(0.0) if settings.initialization.zero_output else initializer
-            self.output = Linear(width, embedding.tokens.num_embeddings, False, output)
+            self.output = Linear(width if spec.transform else settings.width, embedding.tokens.num_embeddings, False,
+                                 output)
 
     @property
     def weight(self) -> Tensor:

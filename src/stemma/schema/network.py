@@ -128,6 +128,12 @@ class NetworkSettings(Settings):
         return sum(part.layers for part in self.parts().values())
 
     @property
+    def continues(self) -> bool:
+        """Whether a call continues from the state of the previous one (a memory or a recurrent state), so that no token
+        is read twice."""
+        return self.memory is not None or [*self.parts().values()][-1].body.carries_state
+
+    @property
     def max_length(self) -> int | None:
         """Maximum sequence length; None: unlimited."""
         return self.position.max_length
@@ -172,6 +178,8 @@ class NetworkSettings(Settings):
                    ConflictKey("embedding.query", "needs network.position.kind=relative_xl"))
         if self.mix:
             yield from self._mix_conflicts()
+        for part in self.parts().values():
+            yield from part.body.network_conflicts(self)
         if "rotation" in self.position.required_features:
             yield from self._rotary_conflicts()
         if not self.norm.first and self.sharing in ("attention", "all"):

@@ -26,8 +26,9 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "tanh", "silu"]
 
 
 class EmbeddingSettings(Settings):
-    size_keys = ("width", "div_val")
+    size_keys = ("width", "div_val", "dropout", "word_dropout")
     structural_keys = ("query", "norm", "tied")
+    adjustable_keys = ("word_dropout",)
 
     width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
     segments: Natural = 0  # number of segment embeddings; 0 = none
@@ -38,6 +39,8 @@ class EmbeddingSettings(Settings):
     cutoffs: list[Count] = []  # adaptive embedding: the vocabulary, sorted by frequency, is split here
     div_val: Count = 4  # each part has an embedding size this many times smaller than the part before
     dropout: BelowOne | None = None  # of the sum; None = network.dropout
+    variational: bool | None = None  # with one mask for all positions of a row (arXiv:1512.05287); None = no
+    word_dropout: BelowOne | None = None  # of whole words: all occurrences in a batch (arXiv:1512.05287); None = 0
     # How tokens and network.inputs are combined; None = sum.
     fusion: Annotated[str | None, KindName("fusion", optional=True)] = None
     scale_logits: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)

@@ -57,6 +57,21 @@ def adam(groups: ParameterGroups, learning_rate: float, settings: AdamSettings, 
     return Adam(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon, fused=True)
 
 
+class SGDSettings(OptimizerSettings):
+    """Stochastic gradient descent, the rule of recurrent language models."""
+
+    kind: Literal["sgd"]
+    momentum: BelowOne = 0.0
+    weight_decay: NonNegative = 0.0  # added to the gradient, of matrices only
+
+
+@register("optimizer", "sgd", SGDSettings)
+def sgd(groups: ParameterGroups, learning_rate: float, settings: SGDSettings, precision: torch.dtype) -> Optimizer:
+    from torch.optim import SGD
+
+    return SGD(groups, learning_rate, settings.momentum, weight_decay=settings.weight_decay)
+
+
 class LambSettings(OptimizerSettings):
     """Layer-wise adaptive learning rates for very large batches (arXiv:1904.00962)."""
 
