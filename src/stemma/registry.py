@@ -52,7 +52,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "feedforward": dict.fromkeys(("feedforward", "gated", "gated_norm", "convolution"), "stemma.network.kinds"),
     "norm": dict.fromkeys(("layer", "rms", "scale"), "stemma.network.kinds"),
     "body": {**dict.fromkeys(("stacked", "recurrent", "ngram", "neighbors"), "stemma.network.kinds"),
-             **dict.fromkeys(("lstm", "bilstm"), "stemma.network.lstm_kinds"),
+             **dict.fromkeys(("lstm", "bilstm"), "stemma.network.lstm_kinds"), "window": "stemma.network.window_kinds",
              "attentional_lstm": "stemma.network.translator_kinds"},
     "head": {"Pooler": "stemma.network.heads", "ClassHead": "stemma.network.heads",
              "SentenceHead": "stemma.network.task_heads", "SpanHead": "stemma.network.task_heads",

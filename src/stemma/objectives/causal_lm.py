@@ -55,6 +55,7 @@ class CausalLMSettings(ObjectiveSettings):
     direction: Literal["forward", "backward"] = "forward"  # backward: reversed text
     scored: Literal["all", "second"] = "all"  # second: A of a pair is context, only B is predicted
     transform: bool = False  # LM head of masked models: dense layer, norm and bias (Ettin)
+    bias: bool | None = None  # a bias for every token of the vocabulary; None: only with transform
 
     special_tokens = frozenset({"end"})  # separates documents; optional (openai-gpt's vocabulary has none)
     attention_mask: ClassVar[AttentionMaskKind] = "causal"
@@ -89,8 +90,9 @@ class CausalLM(NextTokenObjective):
     def requirements(self) -> Requirements:
         from stemma.network.heads import LMHeadSpec
 
-        return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=self.settings.transform,
-                                                            bias=self.settings.transform)})
+        settings = self.settings
+        bias = settings.transform if settings.bias is None else settings.bias
+        return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=settings.transform, bias=bias)})
 
     def reversed_rows(self, rows: int) -> np.ndarray:
         return np.full(rows, self.settings.direction == "backward")
