@@ -80,7 +80,7 @@ def test_prediction_evaluation_and_resume_need_the_run_alone(classified, tmp_pat
     predicted = command("predict", run, file, "--json")
     assert predicted.code == 0, predicted.err
     evaluated = command("evaluate", run, "--data", file, "--json")
-    assert evaluated.code == 0 and evaluated.json["metrics"]["accuracy"] >= 0.8, evaluated.err
+    assert evaluated.code == 0 and evaluated.json["metrics"]["test"]["accuracy"] >= 0.8, evaluated.err
     resumed = command("resume", run, "--json")
     assert resumed.code == 0 and resumed.json == json.loads((run / "result.json").read_text())
 
