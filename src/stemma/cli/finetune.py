@@ -112,8 +112,8 @@ class FeatureOptions:
     features: Annotated[bool, typer.Option("--features", help="Freeze the network and train a BiLSTM on its hidden "
                                                               "states.")] = False
     layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Layers for --features: a weighted sum (all, "
-                                        "last4), a concatenation (concat4), or one layer (last, before-last, "
-                                        "embedding).")] = "all"
+                                        "last4), a concatenation (concat4, embedding+last), or one layer (last, "
+                                        "before-last, embedding).")] = "all"
 
     def selected_layers(self) -> str | None:
         """The layers, or None if the network itself is trained."""

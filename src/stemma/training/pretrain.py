@@ -50,20 +50,23 @@ RunBody = Callable[[Path, bool], dict[str, Any]]
 @accepts_callbacks
 def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *,
              steps: int | None = None, tokens: int | None = None, minutes: float | None = None,
-             init_from: str | Path | None = None, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions | None = None, overwrite: bool = False,
+             init_from: str | Path | None = None, vectors: str | Path | None = None, seed: int = 0,
+             changes: Sequence[str] = (), reading: TextReadingOptions | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), checkpoint_words: str | Sequence[int | str] = (),
              show_progress: bool = False) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text; with `target`, on two aligned files. Returns the result that
-    `--json` prints. `callbacks` are called after every step (`stemma.Callback`). `checkpoint_words` ("1M,2M") saves the
-    model at these numbers of words read, in `revisions/`.
+    `--json` prints. `vectors`: a file of word vectors, for the embedding. `callbacks` are called after every step
+    (`stemma.Callback`). `checkpoint_words` ("1M,2M") saves the model at these numbers of words read, in `revisions/`.
 
         stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
     """
     run = Path(out)
     check_output_path(run, overwrite)
     resolved_recipe = recipe(recipe_or_name, changes) if isinstance(recipe_or_name, str) else recipe_or_name
+    if init_from is not None and vectors is not None:
+        raise UserError("--vectors starts the embedding of a new model, and --from starts from a trained one; leave one "
+                        "of them out.")
     if init_from is None and resolved_recipe.settings.training.fresh:
         raise UserError("training.fresh re-initializes the top layers of a model; name the model with --from, or leave "
                         "it out.")
@@ -79,13 +82,29 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
     if init_from is not None:
         start = str(Path(init_from).absolute()) if Path(init_from).exists() else str(init_from)
     config = RunConfig(folder, text, budget, seed, start, reading or TextReadingOptions(), tensorboard=tensorboard,
-                       target=target_files, split_first=True, checkpoint_words=word_counts)
+                       target=target_files, split_first=True, checkpoint_words=word_counts,
+                       vectors=check_vectors(resolved_recipe, vectors))
     if folder:
         opened = Corpus.open(folder)
         resolved_recipe = adopt_tokenizer(resolved_recipe, opened)
         config = replace(config, fingerprint=opened.fingerprint)
     create_run(run, resolved_recipe, config, overwrite)
     return start_run(run, show_progress)
+
+
+def check_vectors(resolved: Recipe, vectors: str | Path | None) -> str | None:
+    """The vector file of a run, as run.json has it. The width is checked when the file is read."""
+    if vectors is None:
+        if resolved.settings.network.embedding.fixed:
+            logger.warning(f"{resolved.label} is made for static word vectors (--vectors FILE); without them its embedding "
+                           "starts at random and is trained.")
+        return None
+    if not Path(vectors).is_file():
+        raise UserError(f"there is no vector file {vectors}; name a file of word2vec, GloVe or fastText.")
+    if (kind := resolved.settings.tokenizer.kind) != "word":
+        raise UserError(f"--vectors are of whole words, and {resolved.label} has pieces of words (tokenizer.kind = "
+                        f"{kind}); set tokenizer.kind=word.")
+    return str(Path(vectors).absolute())
 
 
 def start_run(run: Path, show_progress: bool, body: RunBody | None = None) -> dict[str, Any]:
@@ -196,6 +215,7 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.training.pretrain_loader import PretrainLoader
     from stemma.training.stall_note import StallNote, stall_remedy
     from stemma.training.trainer import Trainer
+    from stemma.training.word_vectors import start_embedding
 
     is_new = latest_checkpoint(run) is None
     if is_new:  # a resumed run keeps its objectives
@@ -217,6 +237,8 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
         resolved_recipe, network = init_from_model(config.start, resolved_recipe, corpus)
     else:
         network = build_network(resolved_recipe, tokenizer=corpus.tokenizer if is_new else None)
+        if config.vectors and is_new:
+            start_embedding(network.embedding, corpus.tokenizer, config.vectors)
     write_file(run / RECIPE, resolved_recipe.to_toml(plugin_readers(config.text)))
     loader = PretrainLoader(resolved_recipe, corpus, build_objectives(resolved_recipe), config.seed)
     trainer = Trainer(run, resolved_recipe, loader, network, config.budget, config.seed, config.tensorboard,

@@ -21,6 +21,7 @@ from stemma.errors import UserError
 from stemma.model import Model
 from stemma.network.memory_check import check_memory
 from stemma.network.network import Network
+from stemma.network.word_vector_embedding import fill_embedding
 from stemma.recipe_loading import Recipe, recipe, recipe_names, required_special_tokens
 from stemma.schema.corpus import parse_template
 from stemma.schema.overrides import flatten, parse_changes
@@ -61,7 +62,7 @@ def model_over_vectors(name: str | Path | None, path: str | Path, kind: str, exa
     torch.manual_seed(seed)
     network = Network(resolved.settings.network, tokenizer.vocab_size, {})
     network.start_inputs(tokenizer)
-    fill_embedding(network, tokenizer.ids_to_tokens(range(tokenizer.vocab_size)), vectors)
+    fill_embedding(network.embedding, tokenizer.ids_to_tokens(range(tokenizer.vocab_size)), vectors)
     return Model(resolved, tokenizer, network.eval())
 
 
@@ -70,18 +71,6 @@ def vector_overrides(model: Model, stack: str, tuned: bool) -> dict[str, Any]:
     unless it is tuned."""
     layers = len(model.network.encoder.layer_groups()) if stack == ENCODER else model.network.num_layers
     return {"training.fresh": layers} | ({} if tuned else {"training.frozen": 1})
-
-
-def fill_embedding(network: Network, words: Sequence[str], vectors: WordVectors) -> np.ndarray:
-    """Set the rows of the token embedding whose word has a vector; the others get random numbers of the same spread.
-    Returns (V,) which rows have a vector."""
-    matrix, known = vectors.for_words(words)
-    weight = network.embedding.tokens.weight
-    assert isinstance(weight, torch.Tensor)
-    with torch.no_grad():
-        weight.normal_(std=float(matrix[known].std()) if known.any() else 0.1)
-        weight[torch.from_numpy(known)] = torch.from_numpy(matrix[known])
-    return known
 
 
 def _resolve(name: str | Path | None, changes: Sequence[str]) -> Recipe:
