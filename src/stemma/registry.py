@@ -62,7 +62,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "masked_lm", "next_sentence", "span_boundary", "word_structure", "replaced_token", "sentence_order",
         "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
         "capitalisation", "token_document_relation", "causal_lm", "prefix_lm", "permutation_lm", "translation",
-        "masked_span_to_span", "denoise", "span_corruption", "masked_diffusion")},
+        "monolingual_lm", "masked_span_to_span", "denoise", "span_corruption", "masked_diffusion")},
     "input": {**dict.fromkeys(("tokens", "segments", "tasks"), "stemma.network.inputs.text"),
               **{kind: f"stemma.network.inputs.{kind}" for kind in ("vectors", "boxes", "characters", "entities")}},
     "fusion": dict.fromkeys(("sum", "gate"), "stemma.network.inputs.fusions"),

@@ -75,16 +75,13 @@ def first_states(source: list[Tensor], maps: list[Mapping[str, Tensor]]) -> list
 
 def decode(tokens: list[Tensor], source: list[Tensor], states: list[Cell], layers: list[Mapping[str, Tensor]],
            attention: Mapping[str, Tensor], readout: Mapping[str, Tensor], *, score: str, feeding: str,
-           residual: bool = False) -> list[Tensor]:
-    """Embedded target tokens -> the readout of each position."""
+           residual: int = 0) -> list[Tensor]:
+    """Embedded target tokens -> the readout of each position, to which the output of the layer `residual` is added."""
     width = len(readout["bias"]) // (2 if feeding == "context" else 1)
     fed, readouts = torch.zeros(width).to(source[0]), []
 
-    def top(states: list[Cell]) -> Tensor:
-        return states[-1][0] + states[0][0] if residual and len(states) > 1 else states[-1][0]
-
     for token in tokens:
-        before, x = top(states), token
+        before, x = states[-1][0], token
         if feeding == "context":
             context = attend(before, source, score, attention)
             x = torch.cat([token, context])
@@ -99,7 +96,8 @@ def decode(tokens: list[Tensor], source: list[Tensor], states: list[Cell], layer
             units = readout["weight"] @ torch.cat([context, before, token]) + readout["bias"]
             fed = torch.stack([torch.maximum(units[2 * unit], units[2 * unit + 1]) for unit in range(width)])
         else:
-            context = attend(top(states), source, score, attention)
-            fed = torch.tanh(readout["weight"] @ torch.cat([context, top(states)]) + readout["bias"])
+            context = attend(states[-1][0], source, score, attention)
+            fed = torch.tanh(readout["weight"] @ torch.cat([context, states[-1][0]]) + readout["bias"])
+        fed = fed + states[residual - 1][0] if residual else fed
         readouts.append(fed)
     return readouts

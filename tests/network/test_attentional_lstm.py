@@ -27,8 +27,10 @@ KINDS = {
     "cove": ("cove@tiny", []),
     "general, no feeding": ("cove@tiny", ["network.decoder.depth.feeding=none"]),
     "dot, context": ("cove@tiny", ["network.decoder.depth.score=dot", "network.decoder.depth.feeding=context"]),
-    "residual": ("cove@tiny", ["network.decoder.depth.residual=true"]),
-    "residual, no feeding": ("cove@tiny", ["network.decoder.depth.residual=true",
+    "residual, context": ("cove@tiny", ["network.decoder.depth.residual=1", "network.decoder.depth.feeding=context",
+                                        "network.decoder.own_embedding=true"]),
+    "residual": ("cove@tiny", ["network.decoder.depth.residual=1"]),
+    "residual, no feeding": ("cove@tiny", ["network.decoder.depth.residual=2",
                                            "network.decoder.depth.feeding=none"]),
 }
 LENGTHS, TARGET = (6, 3, 1), 5
@@ -64,7 +66,8 @@ def named(module: torch.nn.Module) -> dict[str, Tensor]:
 
 def reference(network: Network, source: Tensor, target: Tensor) -> tuple[list[Tensor], list[list[list[Tensor]]]]:
     """(each row's readouts (L, width), each row's encoder outputs by layer) of the literal transcription."""
-    body, table = network.settings.decoder.depth, network.embedding.tokens.weight
+    body = network.settings.decoder.depth
+    table, target_table = network.embedding.tokens.weight, network.embedding_of("decoder").tokens.weight
     encoder = [[named(direction) for direction in layer.directions] for layer in network.encoder.layers]
     decoder = network.decoder
     readouts, encoded = [], []
@@ -73,7 +76,7 @@ def reference(network: Network, source: Tensor, target: Tensor) -> tuple[list[Te
         if decoder.start is not None:
             states = literal.first_states(outputs[-1], [named(linear) for linear in decoder.start.maps])
         readouts.append(torch.stack(literal.decode(
-            list(table[target[row]]), outputs[-1], states, [named(layer) for layer in decoder.layers],
+            list(target_table[target[row]]), outputs[-1], states, [named(layer) for layer in decoder.layers],
             named(decoder.attention), named(decoder.readout), score=body.score, feeding=body.feeding,
             residual=body.residual)))
         encoded.append(outputs)
@@ -144,7 +147,7 @@ def test_dropout_changes_outputs_in_training_only():
 @pytest.mark.parametrize(("changes", "message"), [
     (["network.layers=1"], "encoder has 1 layers and the decoder 2"),
     (["network.depth.kind=lstm", "network.decoder.depth.start=first"], "backward direction"),
-    (["network.decoder.depth.hidden=64"], "64 wide"),
+    (["network.decoder.depth.hidden=64"], "as wide as those of the decoder (64)"),
     (["remove=network.decoder", "network.depth.kind=attentional_lstm"], "attends to an encoder's output")])
 def test_settings_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(UserError) as caught:

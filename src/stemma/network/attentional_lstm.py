@@ -13,6 +13,7 @@ feedback the whole text is one call of the fused LSTM, and attention is two matr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -79,6 +80,7 @@ class Steps:
     contexts: list[Tensor] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    residuals: list[Tensor] = field(default_factory=list)
 
 
 class AttentionalLSTM(Body):
@@ -152,15 +154,28 @@ class AttentionalLSTM(Body):
     def _all_at_once(self, x: Tensor, source: Source,
                      states: list[LSTMState]) -> tuple[Tensor, list[LSTMState], Tensor]:
         """All positions by the fused LSTM, then attention."""
-        new_states, below, first = [], x, x
-        for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
-            below, new_state = layer(self.dropout(below) if index else below, state)
-            first = below if index == 0 else first
+        outputs, new_states = self._run_layers(x, states)
+        contexts, scores = self.attention(outputs[-1], source.keys, source.states, source.mask)
+        y = torch.tanh(self.readout(torch.cat([contexts, outputs[-1]], -1)))
+        if self.residual:
+            y = y + outputs[self.residual - 1]
+        return self.dropout(y), new_states, scores
+
+    def _run_layers(self, x: Tensor, states: Sequence[LSTMState | None]) -> tuple[list[Tensor], list[LSTMState]]:
+        """(B, L, hidden) of each layer, and the last states. `x`: what the first layer reads."""
+        outputs, new_states = [x], []
+        for layer, state in zip(self.layers, states, strict=False):
+            y, new_state = layer(outputs[-1] if len(outputs) == 1 else self.dropout(outputs[-1]), state)
+            outputs.append(y)
             new_states.append(new_state)
-        if self.residual and len(self.layers) > 1:
-            below = below + first
-        contexts, scores = self.attention(below, source.keys, source.states, source.mask)
-        return self.dropout(torch.tanh(self.readout(torch.cat([contexts, below], -1)))), new_states, scores
+        return outputs[1:], new_states
+
+    def language_model(self, x: Tensor) -> Tensor:
+        """(B, L, token width) -> (B, L, hidden): the output of the residual layer without a source, for the output layer
+        of a language model."""
+        assert self.residual and self.feeding == "none"
+        with torch.autocast(x.device.type, enabled=False):
+            return self.dropout(self._run_layers(x.float(), [None] * self.residual)[0][-1])
 
     def _step_by_step(self, x: Tensor, source: Source, states: list[LSTMState],
                       fed: Tensor | None) -> tuple[Tensor, list[LSTMState], Tensor | None, Tensor]:
@@ -176,16 +191,20 @@ class AttentionalLSTM(Body):
                 fed = self._attend(query, source, steps)
             assert fed is not None
             states = self._advance(gates + functional.linear(fed, from_fed), states, recurrent)
+            steps.residuals.append(states[self.residual - 1].output)
             if self.feeding == "output":
                 context = self._attend(self._top(states), source, steps)
-                fed = self.dropout(torch.tanh(self.readout(torch.cat([context, self._top(states)], -1))))
+                fed = torch.tanh(self.readout(torch.cat([context, self._top(states)], -1)))
+                fed = self.dropout(fed + states[self.residual - 1].output if self.residual else fed)
                 steps.outputs.append(fed)
         scores = torch.stack(steps.scores, 1)
         if self.feeding == "output":
             return torch.stack(steps.outputs, 1), states, fed, scores
         queries, contexts = torch.stack(steps.queries, 1), torch.stack(steps.contexts, 1)
-        pieces = self.readout(torch.cat([contexts, queries, x], -1)).unflatten(-1, (self.readout_width, 2))
-        return self.dropout(pieces.amax(-1)), states, None, scores
+        y = self.readout(torch.cat([contexts, queries, x], -1)).unflatten(-1, (self.readout_width, 2)).amax(-1)
+        if self.residual:
+            y = y + torch.stack(steps.residuals, 1)
+        return self.dropout(y), states, None, scores
 
     def _attend(self, query: Tensor, source: Source, steps: Steps) -> Tensor:
         context, scores = self.attention(query[:, None], source.keys, source.states, source.mask)
@@ -196,7 +215,7 @@ class AttentionalLSTM(Body):
 
     def _top(self, states: list[LSTMState]) -> Tensor:
         """(B, hidden): the state that attends and that is read out."""
-        return states[-1].output + states[0].output if self.residual and len(states) > 1 else states[-1].output
+        return states[-1].output
 
     def _advance(self, gates: Tensor, states: list[LSTMState], recurrent: list[Tensor]) -> list[LSTMState]:
         """One step of all layers. `gates`: the inputs' share in the gates of the first layer."""

@@ -76,7 +76,7 @@ class Network(nn.Module):
         output_width = self.parts[self.last_part].body.output_width(settings.width)
         head_settings = settings if output_width == settings.width else \
             settings.model_copy(update={"width": output_width})
-        self.heads = nn.ModuleDict({name: spec.build(head_settings, self.embedding)
+        self.heads = nn.ModuleDict({name: spec.build(head_settings, self.embedding_of(self.last_part))
                                     for name, spec in head_specs.items()})
         # assigned last, so that shared parameters are registered under this network's names
         self.generator = None if generator_head_specs is None else \

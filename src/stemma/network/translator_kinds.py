@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from stemma.network.lstm_kinds import LSTMSettings
 from stemma.registry import register
-from stemma.schema.base import Conflict, ConflictKey, Width
+from stemma.schema.base import Conflict, ConflictKey, Natural, Width
 from stemma.schema.parts import BodySettings, NetworkPart
 
 if TYPE_CHECKING:  # recipes are checked without importing torch
@@ -31,12 +31,13 @@ class AttentionalLSTMSettings(BodySettings):
     # The first state. states: that of the encoder, layer by layer; first: a function of the encoder's output at the
     # first position, where a backward LSTM has read the whole text (arXiv:1409.0473)
     start: Literal["states", "first"] = "states"
-    residual: bool = False  # add the first layer's output to the top layer's before the readout (arXiv:1611.02683)
+    residual: Natural = 0  # this layer's output, from 1, is added to the readout, so that the layers of a language model
+    #                        keep their way to its output layer (arXiv:1611.02683, section 2.3); 0 = none
 
     required_keys: ClassVar[frozenset[str]] = frozenset({"layers"})
     supports: ClassVar[frozenset[str]] = frozenset({"causal", "cache", "scores"})
     structural_keys: ClassVar[tuple[str, ...]] = ("kind", "score", "feeding", "start")
-    size_keys: ClassVar[tuple[str, ...]] = ("hidden", "readout")
+    size_keys: ClassVar[tuple[str, ...]] = ("hidden", "readout", "residual")
     cross_attends: ClassVar[bool] = True
     reads_embedding: ClassVar[bool] = True
     causal_only: ClassVar[bool] = True
@@ -64,8 +65,15 @@ class AttentionalLSTMSettings(BodySettings):
         elif self.start == "states" and isinstance(body, LSTMSettings) and (
                 body.projection or (body.hidden or network.width // directions) * directions != hidden
                 or network.width != hidden):
-            problem = f"states of the encoder are not {hidden} wide, as those of the decoder: leave " \
-                      "network.depth.hidden, network.depth.projection and network.decoder.depth.hidden out"
+            problem = f"states of the encoder must be as wide as those of the decoder ({hidden}): set network.width and " \
+                      "network.decoder.depth.hidden to one number, and no other width in network.depth"
+        if self.residual > part.layers:
+            yield (ConflictKey(f"{part.key}.residual", f"the decoder has {part.layers} layers"),
+                   ConflictKey("decoder.layers", f"network.{part.key}.residual is {self.residual}"))
+        if self.residual and self.output_width(network.width) != hidden:
+            what = f"the output is {self.output_width(network.width)} wide and the layers {hidden}: there is no sum"
+            yield (ConflictKey(f"{part.key}.residual", what), ConflictKey(f"{part.key}.readout", what),
+                   ConflictKey(f"{part.key}.hidden", what))
         if problem is not None:
             yield (ConflictKey(f"{part.key}.start", problem), ConflictKey("depth.kind", problem),
                    ConflictKey("decoder.layers", problem))

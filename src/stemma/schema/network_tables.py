@@ -138,8 +138,10 @@ class DecoderSettings(Settings):
     """The decoder of an encoder-decoder. It attends to the encoder's output and shares the token embedding."""
 
     size_keys = ("layers",)
+    structural_keys = ("own_embedding",)
 
     layers: Depth
+    own_embedding: bool | None = None  # a token embedding of its own, which a tied output layer shares; None = no
     depth: Annotated[BodySettings | None, KindField("body", optional=True)] = None  # its body; None = network.depth
 
 

@@ -119,6 +119,7 @@ def run_command(run_recipe: Recipe, run_config: RunConfig, run: Path) -> str:
         words = ["stemma", "pretrain", run_recipe.label]
         options: dict[str, Any] = {"corpus": run_config.text or [str(run_config.corpus)], "target": run_config.target,
                                    "from": [run_config.start] if run_config.start else [],
+                                   **{f"{part}-from": path for part, path in run_config.halves.items()},
                                    "vectors": [run_config.vectors] if run_config.vectors else []}
     else:
         task = run_config.task.get("name", run_config.task["kind"])  # a data set, or the kind of the task
