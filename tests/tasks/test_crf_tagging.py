@@ -1,4 +1,4 @@
-"""Tagging with a CRF, on any model: loss and predictions against enumeration, and a run from training to an ensemble."""
+"""Tagging with a CRF, on any model: loss and predictions against enumeration, and runs up to an ensemble."""
 
 from __future__ import annotations
 

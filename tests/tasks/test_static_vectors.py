@@ -64,13 +64,14 @@ def test_a_classifier_learns_over_frozen_vectors(classified, vectors):
     run, result, messages = classified
     assert result["metrics"]["dev"]["accuracy"] >= 0.9 and result["recipe"] == "bilstm@base"
     before, after, given = table(run, "start"), table(run, "model"), from_file(vectors)
-    assert before.keys() == after.keys() >= {*given, *MISSING} and "zeppelin" in after  # the file's words are known, too
+    assert before.keys() == after.keys() >= {*given, *MISSING}
+    assert "zeppelin" in after  # words of the file alone are known, too
     for word, vector in given.items():
         np.testing.assert_allclose(after[word], vector, atol=1e-6)
     for word in MISSING:
         np.testing.assert_array_equal(after[word], before[word])
         assert 0.1 < np.abs(after[word]).mean() < 3
-    assert any(f"of the {len(before) - 4:,}" in message or "have a vector" in message for message in messages)
+    assert any("different words of the training data have a vector" in message for message in messages)
 
 
 def test_prediction_evaluation_and_resume_need_the_run_alone(classified, tmp_path, vectors):

@@ -37,7 +37,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("halves")
     rng = random.Random(0)
     texts = [" ".join(rng.choice(words) for words in (SUBJECTS, VERBS, OBJECTS, PLACES)) for _ in range(200)]
-    for name, lines in (("source", texts), ("target", [" ".join(word[::-1] for word in text.split()) for text in texts])):
+    backwards = [" ".join(word[::-1] for word in text.split()) for text in texts]
+    for name, lines in (("source", texts), ("target", backwards)):
         (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     text = [(folder / f"{name}.txt").read_text() for name in ("source", "target")]
     tokenizer = train_tokenizer(iter(text), "word", 500, lowercase=False, roles={"padding", "unknown", "begin", "end"})
@@ -51,7 +52,8 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pairs(files):
-    build_corpus([], files / "tokenizer", files / "pairs", pairs=[PairSource(files / "source.txt", files / "target.txt")])
+    sides = PairSource(files / "source.txt", files / "target.txt")
+    build_corpus([], files / "tokenizer", files / "pairs", pairs=[sides])
     return Corpus.open(files / "pairs")
 
 
@@ -61,7 +63,8 @@ def started(files, pairs):
     recipe = stemma.recipe("lm-init-seq2seq@tiny", [*PAIRS, f"tokenizer.vocab_size={pairs.tokenizer.vocab_size}",
                                                     "tokenizer.kind=word"])
     torch.manual_seed(SEED)
-    return init_from_language_models({"encoder": str(files / "source"), "decoder": str(files / "target")}, recipe, pairs)
+    paths = {"encoder": str(files / "source"), "decoder": str(files / "target")}
+    return init_from_language_models(paths, recipe, pairs)
 
 
 def test_every_weight_of_both_language_models_is_copied(files, started):
@@ -78,7 +81,8 @@ def test_every_weight_of_both_language_models_is_copied(files, started):
     assert len(copied) == 2 * len(source.state_dict())
     for name, tensor in copied.items():
         assert torch.equal(state[name], tensor), name
-    assert {name.partition(".")[2].partition(".")[0] for name in state.keys() - copied.keys()} == {"attention", "readout"}
+    new = {name.partition(".")[2].partition(".")[0] for name in state.keys() - copied.keys()}
+    assert new == {"attention", "readout"}
 
 
 @torch.no_grad()
@@ -108,8 +112,8 @@ def test_the_losses_of_its_language_models_are_those_of_the_two_models(files, pa
 
 def test_it_trains_resumes_and_translates(files, tmp_path):
     arguments = ["pretrain", "lm-init-seq2seq@tiny", "--corpus", files / "source.txt", "--target", files / "target.txt",
-                 "--encoder-from", files / "source", "--decoder-from", files / "target", "--steps", "60", "--seed", SEED,
-                 *PAIRS]
+                 "--encoder-from", files / "source", "--decoder-from", files / "target", "--steps", "60", "--seed",
+                 SEED, *PAIRS]
     whole = command(*arguments, "--out", tmp_path / "whole", "--json")
     assert whole.code == 0, whole.err
     assert whole.json["validation_loss"] < whole.json["unigram_loss"] - 0.5
@@ -128,8 +132,8 @@ def test_it_trains_resumes_and_translates(files, tmp_path):
     ("lm-init-seq2seq@tiny", {"encoder_from": "source", "init_from": "source"}, [], "leave one of them out"),
     ("lm-init-seq2seq@tiny", {"encoder_from": "source", "decoder_from": "wide"}, [], "24 in"),
     ("lm-init-seq2seq@tiny", {"decoder_from": "source"}, ["network.width=32", "network.decoder.depth.hidden=32",
-                                                        "network.decoder.depth.readout=32"], "not the one you ask for")])
-def test_what_does_not_fit_is_refused(tmp_path, files, recipe, options, changes, message):
+                                                         "network.decoder.depth.readout=32"], "not the one you ask")])
+def test_what_does_not_fit_is_refused(tmp_path, files, pairs, recipe, options, changes, message):
     if "decoder_from" in options and options["decoder_from"] == "wide" and not (files / "wide").exists():
         pretrain("lstm-lm@tiny", files / "target-corpus", files / "wide", steps=1, changes=[*LM, "network.width=28"])
     with pytest.raises(UserError) as caught:
@@ -138,7 +142,7 @@ def test_what_does_not_fit_is_refused(tmp_path, files, recipe, options, changes,
     assert message in str(caught.value) + str(caught.value.problems)
 
 
-def test_a_model_of_another_kind_or_vocabulary_is_refused(tmp_path, files):
+def test_a_model_of_another_kind_or_vocabulary_is_refused(tmp_path, files, pairs):
     pretrain("gpt2@tiny", files / "source-corpus", tmp_path / "gpt", steps=1,
              changes=["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=32",
                       "corpus.sequence_length=16", "training.batch_size=2"])

@@ -93,8 +93,8 @@ def test_it_learns_to_translate(files, translator):
 
 def test_a_killed_run_goes_on_without_the_file(files, tmp_path):
     (tmp_path / "vectors.txt").write_bytes((files / "vectors.txt").read_bytes())
-    arguments = ["pretrain", "cove@tiny", "--corpus", files / "source.txt", "--target", files / "target.txt", "--vectors",
-                 tmp_path / "vectors.txt", "--steps", "80", "--seed", SEED, *CHANGES]
+    arguments = ["pretrain", "cove@tiny", "--corpus", files / "source.txt", "--target", files / "target.txt",
+                 "--vectors", tmp_path / "vectors.txt", "--steps", "80", "--seed", SEED, *CHANGES]
     assert command(*arguments, "--out", tmp_path / "whole").code == 0
     running = start(*arguments, "--out", tmp_path / "killed")
     running.kill_when(lambda: has_checkpoint(tmp_path / "killed", 40))

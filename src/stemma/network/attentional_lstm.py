@@ -171,8 +171,8 @@ class AttentionalLSTM(Body):
         return outputs[1:], new_states
 
     def language_model(self, x: Tensor) -> Tensor:
-        """(B, L, token width) -> (B, L, hidden): the output of the residual layer without a source, for the output layer
-        of a language model."""
+        """(B, L, token width) -> (B, L, hidden): the output of the residual layer without a source, for the output
+        layer of a language model."""
         assert self.residual and self.feeding == "none"
         with torch.autocast(x.device.type, enabled=False):
             return self.dropout(self._run_layers(x.float(), [None] * self.residual)[0][-1])

@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field: scores of tag sequences (Lafferty et al. 2001; Huang et al., arXiv:1508.01991).
+"""A linear-chain conditional random field: scores of tag sequences (Lafferty et al. 2001; arXiv:1508.01991).
 
 The score of a sequence is the sum of its emission scores, one for each word and tag, and of its transition scores, one
 for each pair of neighbouring tags, for the first tag and for the last one. Sums and maxima over all sequences are

@@ -24,9 +24,9 @@ class AttentionalLSTMSettings(BodySettings):
     # Score of a source position: additive: v tanh(W s + U h) (arXiv:1409.0473); general: s W h; dot: s h
     # (arXiv:1508.04025, section 3.1)
     score: Literal["additive", "general", "dot"] = "general"
-    # What a step gets besides its token. context: attention by the previous state, whose result is an input of the step
-    # (arXiv:1409.0473); output: attention by the new state, whose readout is an input of the next step (input feeding,
-    # arXiv:1508.04025, section 3.3); none: nothing, so that all steps of training are computed at once
+    # What a step gets besides its token. context: attention by the previous state, whose result is an input of the
+    # step (arXiv:1409.0473); output: attention by the new state, whose readout is an input of the next step (input
+    # feeding, arXiv:1508.04025, section 3.3); none: nothing, so that all steps of training are computed at once
     feeding: Literal["context", "output", "none"] = "output"
     # The first state. states: that of the encoder, layer by layer; first: a function of the encoder's output at the
     # first position, where a backward LSTM has read the whole text (arXiv:1409.0473)
@@ -65,8 +65,8 @@ class AttentionalLSTMSettings(BodySettings):
         elif self.start == "states" and isinstance(body, LSTMSettings) and (
                 body.projection or (body.hidden or network.width // directions) * directions != hidden
                 or network.width != hidden):
-            problem = f"states of the encoder must be as wide as those of the decoder ({hidden}): set network.width and " \
-                      "network.decoder.depth.hidden to one number, and no other width in network.depth"
+            problem = f"states of the encoder must be as wide as those of the decoder ({hidden}): set network.width " \
+                      "and network.decoder.depth.hidden to one number, and no other width in network.depth"
         if self.residual > part.layers:
             yield (ConflictKey(f"{part.key}.residual", f"the decoder has {part.layers} layers"),
                    ConflictKey("decoder.layers", f"network.{part.key}.residual is {self.residual}"))

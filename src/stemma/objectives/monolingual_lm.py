@@ -57,8 +57,8 @@ class MonolingualLMSettings(ObjectiveSettings):
                                     "network.depth.kind=lstm"),
                    ConflictKey("network.depth.kind", f"with {key} must be lstm"))
         if not getattr(body, "residual", 0) or getattr(body, "feeding", "none") != "none":
-            yield (ConflictKey(key, "needs a decoder with a language model in it: set network.decoder.depth.residual to "
-                                    "its layers, and network.decoder.depth.feeding=none"),
+            yield (ConflictKey(key, "needs a decoder with a language model in it: set network.decoder.depth.residual "
+                                    "to its layers, and network.decoder.depth.feeding=none"),
                    ConflictKey("network.decoder.depth.residual", f"with {key} must be 1 or more"),
                    ConflictKey("network.decoder.depth.feeding", f"with {key} must be none"))
 

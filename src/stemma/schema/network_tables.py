@@ -52,8 +52,8 @@ class EmbeddingSettings(Settings):
         if self.cutoffs != sorted(set(self.cutoffs)):
             yield (ConflictKey("cutoffs", "must be in ascending order"),)
         if self.fixed and (self.tied or self.cutoffs):
-            yield (ConflictKey("fixed", "the output layer would train the same matrix: set network.embedding.tied=false, "
-                                        "without cutoffs"),
+            yield (ConflictKey("fixed", "the output layer would train the same matrix: set "
+                                        "network.embedding.tied=false, without cutoffs"),
                    ConflictKey("tied" if self.tied else "cutoffs",
                                "with network.embedding.fixed the output layer needs a matrix of its own"))
         if self.cutoffs and not self.tied:

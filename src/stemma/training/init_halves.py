@@ -1,5 +1,5 @@
-"""Start an encoder-decoder from two language models (arXiv:1611.02683): the encoder from one of the source language, the
-decoder from one of the target language."""
+"""Start an encoder-decoder from two language models (arXiv:1611.02683): the encoder from one of the source language,
+the decoder from one of the target language."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def _open(path: str, part: str, recipe: Recipe, corpus: Corpus) -> Model:
                         "lm-init-seq2seq.")
     if model.recipe.settings.network.depth.kind != BODY or not any(
             task.kind == "causal_lm" for task in model.recipe.settings.objective.values()):
-        raise UserError(f"{path} is a {model.recipe.title} and --{part}-from needs an LSTM language model, such as a run "
-                        "of lstm-lm.")
+        raise UserError(f"{path} is a {model.recipe.title} and --{part}-from needs an LSTM language model, such as a "
+                        "run of lstm-lm.")
     tokenizer = model.require_tokenizer()
     if tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(f"{path} and the pairs have different vocabularies ({tokenizer.vocab_size:,} and "

@@ -57,8 +57,8 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
              callbacks: Sequence[object] = (), checkpoint_words: str | Sequence[int | str] = (),
              show_progress: bool = False) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text; with `target`, on two aligned files. Returns the result that
-    `--json` prints. `vectors`: a file of word vectors, for the embedding; `encoder_from`, `decoder_from`: language models
-    that these parts start from. `callbacks` are called after every step (`stemma.Callback`). `checkpoint_words`
+    `--json` prints. `vectors`: a file of word vectors, for the embedding; `encoder_from`, `decoder_from`: language
+    models that these parts start from. `callbacks` are called after every step (`stemma.Callback`). `checkpoint_words`
     ("1M,2M") saves the model at these numbers of words read, in `revisions/`.
 
         stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
@@ -69,8 +69,8 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
     halves = {part: _absolute(path) for part, path in (("encoder", encoder_from), ("decoder", decoder_from))
               if path is not None}
     if vectors is not None and (init_from is not None or halves):
-        raise UserError("--vectors starts the embedding of a new model, and --from starts from a trained one; leave one "
-                        "of them out.")
+        raise UserError("--vectors starts the embedding of a new model, and --from starts from a trained one; leave "
+                        "one of them out.")
     if init_from is not None and halves:
         raise UserError(f"--from starts the whole network, and --{next(iter(halves))}-from a part of it; leave one of "
                         "them out.")
@@ -106,8 +106,8 @@ def check_vectors(resolved: Recipe, vectors: str | Path | None) -> str | None:
     """The vector file of a run, as run.json has it. The width is checked when the file is read."""
     if vectors is None:
         if resolved.settings.network.embedding.fixed:
-            logger.warning(f"{resolved.label} is made for static word vectors (--vectors FILE); without them its embedding "
-                           "starts at random and is trained.")
+            logger.warning(f"{resolved.label} is made for static word vectors (--vectors FILE); without them its "
+                           "embedding starts at random and is trained.")
         return None
     if not Path(vectors).is_file():
         raise UserError(f"there is no vector file {vectors}; name a file of word2vec, GloVe or fastText.")

@@ -7,7 +7,6 @@ on top of any model and any head.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from stemma.network.heads import HeadSpec
 from stemma.network.inputs_outputs import NetworkOutput
 from stemma.network.network import Network
 from stemma.objectives.batch import Batch, Target
-from stemma.tasks.data.examples import Example
 from stemma.tasks.objectives.base import EncodedExample
 from stemma.tasks.objectives.token_classification import TokenClassificationObjective
 

@@ -35,8 +35,8 @@ def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str,
     bottom = bottom_width(network)
     if layers in ("all", "embedding") and bottom != network.width:
         if layers == "all":
-            logger.info(f"the embedding is {bottom} wide and the layers are {network.width}: there is no sum of both, so "
-                        "the embedding and the last layer are concatenated (--layers embedding+last).")
+            logger.info(f"the embedding is {bottom} wide and the layers are {network.width}: there is no sum of both, "
+                        "so the embedding and the last layer are concatenated (--layers embedding+last).")
             return feature_head(network, kind, classes, "embedding+last", stack)
         raise UserError(f"--layers embedding: the head is as wide as the layers ({network.width}) and the embedding is "
                         f"{bottom} wide; choose --layers embedding+last.")
