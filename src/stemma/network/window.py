@@ -15,6 +15,7 @@ from torch import Tensor
 from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Linear, default_initializer
+from stemma.network.tokens_first import TokensFirst
 from stemma.network.window_kinds import WindowBodySettings
 from stemma.schema.network import NetworkSettings
 from stemma.schema.parts import NetworkPart
@@ -32,10 +33,13 @@ class WindowBody(Body):
 
     def forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
         """(B, L, embedding width) -> (B, L, width)"""
+        rows = TokensFirst.of(stack_input.token_mask)
+        x = x if rows is None else rows.gather(x)
         inputs = torch.cat([self._earlier(x, stack_input), x], 1)
         windows = inputs.unfold(1, self.num_earlier + 1, 1).transpose(2, 3).flatten(2)  # (B, L, (n - 1) x width)
         y = torch.tanh(self.hidden(windows))
         y = self.output_dropout(torch.cat([y, windows.to(y.dtype)], -1) if self.direct else y)
+        y = y if rows is None else rows.restore(y)
         output = StackOutput(y, hidden_states=[x, y] if stack_input.keep_hidden_states else None)
         stored = stack_input.layer_context.reuse_length
         stored = x.shape[1] if stored is None else stored

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
     from stemma.objectives.batch import Batch
+    from stemma.schema.recipe import RecipeSettings
 
 LM_HEAD_NAME = LM_HEAD
 
@@ -81,6 +82,18 @@ class CausalLMSettings(ObjectiveSettings):
         if self.scored == "second" and self.direction == "backward":
             yield (ConflictKey("scored", "with direction=backward B is read first, so it cannot be predicted from A"),
                    ConflictKey("direction", "with scored=second A must be read first"))
+
+
+    def recipe_conflicts(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
+        yield from super().recipe_conflicts(name, recipe)
+        network = recipe.network
+        width = network.embedding.width
+        if width not in (None, network.width) and network.embedding.tied and not self.transform:
+            what = f"the LM head is the embedding, {width} wide, and reads hidden states {network.width} wide"
+            yield (ConflictKey("network.embedding.width", f"{what}: set network.embedding.tied=false or leave it out"),
+                   ConflictKey("network.embedding.tied", f"{what}: set false or remove=network.embedding.width"),
+                   ConflictKey("network.width", f"{what}: set network.embedding.tied=false or as wide an embedding"),
+                   ConflictKey(f"objective.{name}", f"{what}: set network.embedding.tied=false"))
 
 
 @register("objective", "causal_lm", CausalLMSettings)
