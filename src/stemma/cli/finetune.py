@@ -20,6 +20,10 @@ from stemma.errors import UserError, did_you_mean
 ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_default=False,
                                           help="A run folder, its model/, or a Hugging Face folder.")]
 
+StartOption = Annotated[str | None, typer.Option("--model", metavar="MODEL", show_default=False,
+                                                 help="A run folder, its model/, or a Hugging Face folder; with "
+                                                      "--vectors a recipe.")]
+
 finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -108,8 +112,8 @@ class FeatureOptions:
     features: Annotated[bool, typer.Option("--features", help="Freeze the network and train a BiLSTM on its hidden "
                                                               "states.")] = False
     layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Layers for --features: a weighted sum (all, "
-                                        "last4), a concatenation (concat4), or one layer (last, before-last, "
-                                        "embedding).")] = "all"
+                                        "last4), a concatenation (concat4, embedding+last), or one layer (last, "
+                                        "before-last, embedding).")] = "all"
 
     def selected_layers(self) -> str | None:
         """The layers, or None if the network itself is trained."""
@@ -118,10 +122,22 @@ class FeatureOptions:
         return self.layers if self.features else None
 
 
+@dataclass(frozen=True)
+class VectorOptions:
+    """A new model over static word vectors, instead of a trained one."""
+
+    vectors: Annotated[str | None, typer.Option(metavar="FILE", help="Word vectors (word2vec, GloVe, fastText): train "
+                                                "a new model over them. --model is then its recipe [default: "
+                                                "bilstm].")] = None
+    tune_vectors: Annotated[bool, typer.Option("--tune-vectors", help="Train the vectors, too; otherwise they are "
+                                               "frozen.")] = False
+
+
 @computes
 def finetune_task(
-    context: typer.Context, model: ModelOption, examples: ExampleFiles, run: NewRun, budget: TaskBudget,
-    trials: TrialOptions, features: FeatureOptions, encoded: FileEncoding,
+    context: typer.Context, examples: ExampleFiles, run: NewRun, budget: TaskBudget,
+    trials: TrialOptions, features: FeatureOptions, static: VectorOptions, encoded: FileEncoding,
+    model: StartOption = None,
     changes: ChangesArgument = None,
     class_weights: Annotated[str | None, typer.Option(metavar="balanced|A,B,...", help="Loss weights of the classes: "
                                                       "inverse frequency, or one number per class in order.")] = None,
@@ -142,6 +158,8 @@ def finetune_task(
     Example: stemma finetune tag --model run --train train.txt --dev dev.txt --out tuned training.layer_decay=0.9
 
     Example: stemma finetune pair --model run --train train.tsv --dev dev.tsv --out tuned --find-rate
+
+    Example: stemma finetune tag --vectors glove.txt --train train.txt --dev dev.txt --out tagger
     """
     from stemma.tasks.datasets import task_kind_of
     from stemma.tasks.runs.baseline_scores import check_has_baseline
@@ -153,7 +171,7 @@ def finetune_task(
     layers = features.selected_layers()
     values = {} if class_weights is None else {"balance": class_weights}
     task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),
-                         examples.metric or (), values, layers, style)
+                         examples.metric or (), values, layers, style, static.vectors, static.tune_vectors)
     result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
                       reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), find_rate=find_rate,
                       baseline=not no_baseline,

@@ -39,6 +39,14 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: 
              changes: ChangesArgument = None,
              start: Annotated[str | None, typer.Option("--from", metavar="MODEL",
                                                        help="Initialise from the weights of this model.")] = None,
+             encoder_from: Annotated[str | None, typer.Option(metavar="MODEL", show_default=False, help=
+                                                              "Start the encoder of a translator from this LSTM "
+                                                              "language model.")] = None,
+             decoder_from: Annotated[str | None, typer.Option(metavar="MODEL", show_default=False, help=
+                                                              "Start its decoder from this one.")] = None,
+             vectors: Annotated[str | None, typer.Option("--vectors", metavar="FILE", show_default=False, help=
+                                                         "Start the embedding of words from this file of word vectors "
+                                                         "(word2vec, GloVe, fastText).")] = None,
              tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard as well.")] = False,
              checkpoint_words: Annotated[str | None, typer.Option(
                  metavar="1M,2M,...", show_default=False, help="Also save the model at these numbers of words read (as "
@@ -50,7 +58,8 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: 
     """
     from stemma.training.pretrain import pretrain as run_pretrain
 
-    result = run_pretrain(recipe, corpus, run.out, **vars(budget), **run.options(), init_from=start,
+    result = run_pretrain(recipe, corpus, run.out, **vars(budget), **run.options(), init_from=start, vectors=vectors,
+                          encoder_from=encoder_from, decoder_from=decoder_from,
                           changes=changes or (), reading=text.reading(), target=text.target or (),
                           tensorboard=tensorboard, show_progress=sys.stderr.isatty(),
                           checkpoint_words=() if checkpoint_words is None else checkpoint_words)

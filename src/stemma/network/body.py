@@ -49,6 +49,8 @@ class StackOutput:
     attention_scores: list[dict[str, Tensor]] = field(default_factory=list)  # on request, of each layer
     auxiliary_losses: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
+    # (output, cell) of each recurrent layer after the text, both directions side by side; None: not recurrent
+    final_states: list[tuple[Tensor, Tensor]] | None = None
 
 
 class Body(nn.Module):

@@ -53,10 +53,13 @@ class Memory:
 
 class CrossAttentionCache:
     """The encoder output (B, S, width) that a decoder attends to, with its padding mask. In incremental decoding
-    (`enabled`) each layer's keys and values are cached."""
+    (`enabled`) each layer's keys and values are cached. `final_states`: those of a recurrent encoder, for the first
+    call."""
 
-    def __init__(self, encoder_output: Tensor, mask: CompiledMask, enabled: bool):
+    def __init__(self, encoder_output: Tensor, mask: CompiledMask, enabled: bool,
+                 final_states: Sequence[tuple[Tensor, Tensor]] | None = None):
         self.encoder_output, self.mask, self.enabled = encoder_output, mask, enabled
+        self.final_states = final_states
         self._keys_values: dict[int, tuple[Tensor, ...]] = {}
         # for each row (beam), the row of its source text in the first call
         self._source_rows = torch.arange(len(encoder_output), device=encoder_output.device)
@@ -71,7 +74,7 @@ class CrossAttentionCache:
 
     def for_one_pass(self) -> CrossAttentionCache:
         """This encoder output with caching enabled, at least for one forward pass."""
-        return self if self.enabled else CrossAttentionCache(self.encoder_output, self.mask, enabled=True)
+        return self if self.enabled else CrossAttentionCache(self.encoder_output, self.mask, True, self.final_states)
 
     def reorder(self, rows: Tensor) -> None:
         """Continue with these rows. If beams are only reordered within one source text, nothing is copied."""

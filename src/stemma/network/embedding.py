@@ -78,7 +78,9 @@ class InputEmbedding(TensorModule):
                       share_all: bool) -> nn.Module:
         """The module of an input. Inputs computed from token ids are shared by all parts."""
         settings = self.input_settings[name]
-        if shared is not None and (share_all or settings.from_ids):
+        decoder = self.settings.decoder
+        owned = name == TOKENS and decoder is not None and bool(decoder.own_embedding)
+        if shared is not None and (share_all or settings.from_ids and not owned):
             shared_module = shared.module(name)
             assert shared_module is not None
             return shared_module

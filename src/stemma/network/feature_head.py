@@ -38,9 +38,15 @@ class FeatureHead:
     dropout: float = 0.1
     above: int = 0  # number of layers at the very top that are left out
     joined: bool = False  # concatenate the layers instead of mixing them
+    ends: bool = False  # concatenate the embedding and the last layer (CoVe, arXiv:1708.00107, section 4)
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         return LayerMixHead(settings, self)
+
+
+def bottom_width(settings: NetworkSettings) -> int:
+    """The width of the lowest layer, the embedding as the body gets it."""
+    return settings.embedding.width or settings.width if settings.depth.reads_embedding else settings.width
 
 
 class LayerMixHead(TensorModule):
@@ -49,17 +55,19 @@ class LayerMixHead(TensorModule):
     def __init__(self, settings: NetworkSettings, spec: FeatureHead):
         super().__init__()
         width = settings.width
-        self.per_token, self.num_layers, self.skip_top = spec.each, spec.layers, spec.above
-        self.shares = None if spec.joined else nn.Parameter(torch.zeros(spec.layers))
-        self.scale = None if spec.joined else nn.Parameter(torch.ones(1))
+        self.per_token, self.num_layers, self.skip_top, self.ends = spec.each, spec.layers, spec.above, spec.ends
+        self.shares = None if spec.joined or spec.ends else nn.Parameter(torch.zeros(spec.layers))
+        self.scale = None if spec.joined or spec.ends else nn.Parameter(torch.ones(1))
         self.dropout = Dropout(spec.dropout)
         half = max(1, width // 2)
-        self.reader = nn.LSTM(width * spec.layers if spec.joined else width, half, LSTM_LAYERS, batch_first=True,
-                              bidirectional=True, dropout=spec.dropout)
+        inputs = bottom_width(settings) + width if spec.ends else width * spec.layers if spec.joined else width
+        self.reader = nn.LSTM(inputs, half, LSTM_LAYERS, batch_first=True, bidirectional=True, dropout=spec.dropout)
         self.output = Linear(2 * half, spec.classes, True, default_initializer(settings, 2 * half))
 
     def mix_layers(self, layers: Sequence[Tensor]) -> Tensor:
-        """(B, L, width) of every layer, the embedding first -> (B, L, width), or (B, L, layers x width)"""
+        """(B, L, width) of every layer, the embedding first -> (B, L, width), or all or two of them side by side"""
+        if self.ends:
+            return torch.cat([layers[0].float(), layers[-1].float()], -1)
         top = len(layers) - self.skip_top
         mixed_layers = [layer.float() for layer in layers[top - self.num_layers:top]]
         if self.shares is None or self.scale is None:

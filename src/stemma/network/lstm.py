@@ -59,6 +59,7 @@ class LSTMBody(Body):
 
     def _forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
         output = StackOutput(x, hidden_states=[x] if stack_input.keep_hidden_states else None)
+        output.final_states = []
         rows = TokensFirst.of(stack_input.token_mask)
         stored = stack_input.layer_context.reuse_length  # positions that the state for the next call has read
         x = x if rows is None else rows.gather(x)
@@ -72,6 +73,8 @@ class LSTMBody(Body):
             else:
                 y, state = layer(x, state, None if rows is None else rows.lengths)
             x = y + x if self.residual and index else y
+            output.final_states.append((torch.cat([final.output for final in state], -1),
+                                        torch.cat([final.cell for final in state], -1)))
             if self.carries_state and stored != 0:
                 self._store_state(index, x.shape[1] if stored is None else stored, state, stack_input, output)
             if output.hidden_states is not None:

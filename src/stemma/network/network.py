@@ -72,7 +72,12 @@ class Network(nn.Module):
                                         [offset for offset in offsets if offset < 0] or offsets)
         self.position = build_position_scheme(settings)
         self.relative_positions = self.position.build_relative_positions()
-        self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in head_specs.items()})
+        # heads read the last part; those of an encoder's task are in a network without a decoder
+        output_width = self.parts[self.last_part].body.output_width(settings.width)
+        head_settings = settings if output_width == settings.width else \
+            settings.model_copy(update={"width": output_width})
+        self.heads = nn.ModuleDict({name: spec.build(head_settings, self.embedding_of(self.last_part))
+                                    for name, spec in head_specs.items()})
         # assigned last, so that shared parameters are registered under this network's names
         self.generator = None if generator_head_specs is None else \
             Network(settings.generator_network(), vocab_size, generator_head_specs, shared_embedding=self.embedding)
@@ -170,14 +175,15 @@ class Network(nn.Module):
             stack_input = build_stack_input(self, stream, part_state, cross_cache)
             stack_input = replace(stack_input, keep_hidden_states=keep_hidden_states,
                                   keep_attention_scores=keep_attention_scores)
-            self._run_part(part, stream, stack_input, output)
+            final_states = self._run_part(part, stream, stack_input, output)
             if any(other.attends_to == name for other in self.parts.values()):
                 cross_caches[name] = CrossAttentionCache(output[name], cross_attention_mask(stream),
-                                                         enabled=cache is not None)
+                                                         enabled=cache is not None, final_states=final_states)
         return output
 
-    def _run_part(self, part: NetworkPart, stream: Stream, stack_input: StackInput, output: NetworkOutput) -> None:
-        """Run one part and add its results to `output`."""
+    def _run_part(self, part: NetworkPart, stream: Stream, stack_input: StackInput,
+                  output: NetworkOutput) -> list[tuple[Tensor, Tensor]] | None:
+        """Run one part and add its results to `output`; returns the final states of a recurrent part."""
         x = self.embedding_of(part.name)(replace(stream, position_ids=stack_input.position_ids))
         if stream.query_positions is not None:
             x = torch.cat([x, self.embedding.query_vectors(stream.query_positions).to(x.dtype)], 1)
@@ -197,6 +203,7 @@ class Network(nn.Module):
         output.auxiliary_losses |= {name_prefix + name: loss for name, loss in stack_output.auxiliary_losses.items()}
         output.metrics |= {name_prefix + name: metric for name, metric in stack_output.metrics.items()}
         output.attention_scores |= _attention_scores_by_part(part.name, stack_output)
+        return stack_output.final_states
 
     def _initial_state(self, state: State | None, stream: Stream) -> State | None:
         """The given state, or a new cache in evaluation of a network that continues, unless nothing is stored in it.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from stemma.objectives.base import LM_HEAD, Requirements
 from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, set_seq2seq_rows, unchanged_rows
 from stemma.registry import register
 from stemma.schema.base import BelowOne
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 class TranslationSettings(Seq2SeqObjectiveSettings):
     kind: Literal["translation"]
     smoothing: BelowOne = 0.1
+    bias: bool | None = None  # of the output layer: one number for each token; None = no
 
     @property
     def allowed_packings(self) -> tuple[str, ...]:
@@ -29,6 +32,12 @@ class TranslationSettings(Seq2SeqObjectiveSettings):
 @register("objective", "translation", TranslationSettings)
 class TranslationObjective(Seq2SeqObjective):
     settings: TranslationSettings
+
+    def requirements(self) -> Requirements:
+        from stemma.network.heads import LMHeadSpec
+
+        return replace(super().requirements(),
+                       heads={LM_HEAD: LMHeadSpec(transform=False, bias=bool(self.settings.bias))})
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
         """No token is masked: the attention mask of the decoder is causal."""

@@ -22,7 +22,7 @@ def _default_kind(slot: str, **keys: Any) -> Any:
 
 class FinetuningSettings(Settings):
     size_keys = ("learning_rate", "width", "epochs", "warmup", "layer_decay")
-    later_keys = ("style",)
+    later_keys = ("style", "crf")
 
     optimizer: AnyOptimizer = _default_kind("optimizer", kind="adamw", epsilon=1e-6)
     learning_rate: Positive = 5e-5  # for a network of this `width`;
@@ -39,6 +39,7 @@ class FinetuningSettings(Settings):
     # Hidden state for sequence classification, the mean of all, or ULMFiT's head over the last, the maximum and the
     # mean (concat); None: as the family's own class.
     pooling: Literal["first", "last", "mean", "concat"] | None = None
+    crf: bool = False  # `tag` predicts the tags of a sentence as one sequence (network/crf.py); others ignore it
     # Part of an encoder-decoder whose output the head uses: the decoder, which gets the same text again (BART,
     # arXiv:1910.13461, section 3), or the encoder alone; None: as the family's own class, otherwise the decoder.
     stack: Literal["encoder", "decoder"] | None = None

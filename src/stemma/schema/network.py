@@ -308,7 +308,8 @@ class NetworkSettings(Settings):
                    "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),
-                   "embedding.width": self.embedding.width is not None}
+                   "embedding.width": self.embedding.width is not None and not all(
+                       part.body.reads_embedding for part in self.parts().values())}
         for key, there in present.items():
             if there:
                 yield (ConflictKey(key, "is not supported beside a decoder (or remove=network.decoder)"),

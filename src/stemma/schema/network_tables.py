@@ -28,7 +28,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "tanh", "silu"]
 class EmbeddingSettings(Settings):
     size_keys = ("width", "div_val", "dropout", "word_dropout")
     laptop_keys = ("scale",)
-    structural_keys = ("query", "norm", "tied")
+    structural_keys = ("query", "norm", "tied", "fixed")
     adjustable_keys = ("word_dropout",)
 
     width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
@@ -46,11 +46,17 @@ class EmbeddingSettings(Settings):
     fusion: Annotated[str | None, KindName("fusion", optional=True)] = None
     scale_logits: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)
     tied: bool = True  # the LM head's output matrix is the token embedding (arXiv:1608.05859)
+    fixed: bool | None = None  # words with a vector in the file of `--vectors` keep it: it is not trained; None = no
     logit_softcap: Positive | None = None  # c: logits become c tanh(logits / c), so that none exceeds c (Gemma 2)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.cutoffs != sorted(set(self.cutoffs)):
             yield (ConflictKey("cutoffs", "must be in ascending order"),)
+        if self.fixed and (self.tied or self.cutoffs):
+            yield (ConflictKey("fixed", "the output layer would train the same matrix: set "
+                                        "network.embedding.tied=false, without cutoffs"),
+                   ConflictKey("tied" if self.tied else "cutoffs",
+                               "with network.embedding.fixed the output layer needs a matrix of its own"))
         if self.cutoffs and not self.tied:
             yield (ConflictKey("tied", "an adaptive softmax shares the adaptive embedding: leave it out"),
                    ConflictKey("cutoffs", "need network.embedding.tied=true"))
@@ -133,8 +139,10 @@ class DecoderSettings(Settings):
     """The decoder of an encoder-decoder. It attends to the encoder's output and shares the token embedding."""
 
     size_keys = ("layers",)
+    structural_keys = ("own_embedding",)
 
     layers: Depth
+    own_embedding: bool | None = None  # a token embedding of its own, which a tied output layer shares; None = no
     depth: Annotated[BodySettings | None, KindField("body", optional=True)] = None  # its body; None = network.depth
 
 

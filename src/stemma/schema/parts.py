@@ -190,6 +190,10 @@ class BodySettings(Settings):
         """Whether it uses [network.attention]."""
         return "attention" in self.required_keys
 
+    def output_width(self, width: int) -> int:
+        """The width of its output, for a network of this width."""
+        return width
+
     def network_conflicts(self, network: NetworkSettings) -> Iterator[Conflict]:
         """Conflicts with the rest of [network]; keys are relative to it."""
         yield from ()

@@ -99,7 +99,8 @@ class RecipeSettings(Settings):
             yield from (tuple(ConflictKey(f"network.{part.key}", part.message) for part in conflict)
                         for conflict in self.network.missing_features(needs, f"objective.{name}"))
             body = self.network.depth
-            if body.causal_only and task.attention_mask_kind != "causal":
+            one_sided = task.needs_decoder and not body.counts  # an encoder may read in one direction
+            if body.causal_only and task.attention_mask_kind != "causal" and not one_sided:
                 what = f"a body of kind {body.kind} reads from left to right only"
                 yield (ConflictKey("network.depth.kind", f"{what}, and objective.{name} looks at both sides"),
                        ConflictKey(f"objective.{name}",

@@ -55,7 +55,7 @@ def train_tokenizer(
 
     unknown = SPECIAL_TOKENS[kind]["unknown"]
     source = _require_text(map(to_simplified, texts) if simplify else iter(texts))
-    normalizer, splitter = _pipeline(kind, lowercase, cjk_spacing)
+    normalizer, splitter = build_pipeline(kind, lowercase, cjk_spacing)
 
     def learn(model: models.Model, trainer: trainers.Trainer) -> models.Model:
         trained: models.Model = _feed(model, trainer, source, normalizer, splitter).model
@@ -80,7 +80,7 @@ def train_tokenizer(
     if normalizer is not None:
         backend.normalizer = normalizer
     backend.pre_tokenizer = splitter
-    backend.decoder = _decoder(kind)
+    backend.decoder = build_decoder(kind)
     if kind == "byte_bpe":
         backend.post_processor = processors.ByteLevel(trim_offsets=True)
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
@@ -130,7 +130,7 @@ def _feed(
     return backend
 
 
-def _pipeline(
+def build_pipeline(
     kind: str, lowercase: bool, cjk_spacing: bool
 ) -> tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]:
     """(normalizer, pre-tokenizer); a token never crosses a boundary of the pre-tokenizer."""
@@ -153,7 +153,7 @@ def _pipeline(
     return normalizers.Sequence(unified), pre_tokenizers.Sequence([words, punctuation])
 
 
-def _decoder(kind: str) -> decoders.Decoder:
+def build_decoder(kind: str) -> decoders.Decoder:
     if kind in ("wordpiece", "word"):
         return decoders.WordPiece(prefix=CONTINUATION, cleanup=True)
     if kind == "byte_bpe":

@@ -50,20 +50,30 @@ RunBody = Callable[[Path, bool], dict[str, Any]]
 @accepts_callbacks
 def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *,
              steps: int | None = None, tokens: int | None = None, minutes: float | None = None,
-             init_from: str | Path | None = None, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions | None = None, overwrite: bool = False,
+             init_from: str | Path | None = None, vectors: str | Path | None = None,
+             encoder_from: str | Path | None = None, decoder_from: str | Path | None = None, seed: int = 0,
+             changes: Sequence[str] = (), reading: TextReadingOptions | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), checkpoint_words: str | Sequence[int | str] = (),
              show_progress: bool = False) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text; with `target`, on two aligned files. Returns the result that
-    `--json` prints. `callbacks` are called after every step (`stemma.Callback`). `checkpoint_words` ("1M,2M") saves the
-    model at these numbers of words read, in `revisions/`.
+    `--json` prints. `vectors`: a file of word vectors, for the embedding; `encoder_from`, `decoder_from`: language
+    models that these parts start from. `callbacks` are called after every step (`stemma.Callback`). `checkpoint_words`
+    ("1M,2M") saves the model at these numbers of words read, in `revisions/`.
 
         stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
     """
     run = Path(out)
     check_output_path(run, overwrite)
     resolved_recipe = recipe(recipe_or_name, changes) if isinstance(recipe_or_name, str) else recipe_or_name
+    halves = {part: _absolute(path) for part, path in (("encoder", encoder_from), ("decoder", decoder_from))
+              if path is not None}
+    if vectors is not None and (init_from is not None or halves):
+        raise UserError("--vectors starts the embedding of a new model, and --from starts from a trained one; leave "
+                        "one of them out.")
+    if init_from is not None and halves:
+        raise UserError(f"--from starts the whole network, and --{next(iter(halves))}-from a part of it; leave one of "
+                        "them out.")
     if init_from is None and resolved_recipe.settings.training.fresh:
         raise UserError("training.fresh re-initializes the top layers of a model; name the model with --from, or leave "
                         "it out.")
@@ -75,17 +85,36 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
                         "save one; leave it out.")
     folder, text = resolve_corpus_argument(_paths(corpus))
     target_files = locate_target(resolved_recipe, folder, text, _paths(target))
-    start = None
-    if init_from is not None:
-        start = str(Path(init_from).absolute()) if Path(init_from).exists() else str(init_from)
+    start = None if init_from is None else _absolute(init_from)
     config = RunConfig(folder, text, budget, seed, start, reading or TextReadingOptions(), tensorboard=tensorboard,
-                       target=target_files, split_first=True, checkpoint_words=word_counts)
+                       target=target_files, split_first=True, checkpoint_words=word_counts,
+                       vectors=check_vectors(resolved_recipe, vectors), halves=halves)
     if folder:
         opened = Corpus.open(folder)
         resolved_recipe = adopt_tokenizer(resolved_recipe, opened)
         config = replace(config, fingerprint=opened.fingerprint)
     create_run(run, resolved_recipe, config, overwrite)
     return start_run(run, show_progress)
+
+
+def _absolute(model: str | Path) -> str:
+    """A model as run.json has it: an absolute path, or a hub id."""
+    return str(Path(model).absolute()) if Path(model).exists() else str(model)
+
+
+def check_vectors(resolved: Recipe, vectors: str | Path | None) -> str | None:
+    """The vector file of a run, as run.json has it. The width is checked when the file is read."""
+    if vectors is None:
+        if resolved.settings.network.embedding.fixed:
+            logger.warning(f"{resolved.label} is made for static word vectors (--vectors FILE); without them its "
+                           "embedding starts at random and is trained.")
+        return None
+    if not Path(vectors).is_file():
+        raise UserError(f"there is no vector file {vectors}; name a file of word2vec, GloVe or fastText.")
+    if (kind := resolved.settings.tokenizer.kind) != "word":
+        raise UserError(f"--vectors are of whole words, and {resolved.label} has pieces of words (tokenizer.kind = "
+                        f"{kind}); set tokenizer.kind=word.")
+    return str(Path(vectors).absolute())
 
 
 def start_run(run: Path, show_progress: bool, body: RunBody | None = None) -> dict[str, Any]:
@@ -192,10 +221,12 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.curriculum import check_curriculum
     from stemma.training.init_from import init_from_model
+    from stemma.training.init_halves import init_from_language_models
     from stemma.training.padding_check import padding_warning
     from stemma.training.pretrain_loader import PretrainLoader
     from stemma.training.stall_note import StallNote, stall_remedy
     from stemma.training.trainer import Trainer
+    from stemma.training.word_vectors import start_embedding
 
     is_new = latest_checkpoint(run) is None
     if is_new:  # a resumed run keeps its objectives
@@ -215,8 +246,12 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     torch.manual_seed(config.seed)
     if config.start and is_new:
         resolved_recipe, network = init_from_model(config.start, resolved_recipe, corpus)
+    elif config.halves and is_new:
+        resolved_recipe, network = init_from_language_models(config.halves, resolved_recipe, corpus)
     else:
         network = build_network(resolved_recipe, tokenizer=corpus.tokenizer if is_new else None)
+        if config.vectors and is_new:
+            start_embedding(network.embedding, corpus.tokenizer, config.vectors)
     write_file(run / RECIPE, resolved_recipe.to_toml(plugin_readers(config.text)))
     loader = PretrainLoader(resolved_recipe, corpus, build_objectives(resolved_recipe), config.seed)
     trainer = Trainer(run, resolved_recipe, loader, network, config.budget, config.seed, config.tensorboard,
@@ -268,10 +303,11 @@ def _build_corpus(run: Path, recipe: Recipe, config: RunConfig) -> Corpus:
     for path in (Path(path) for path in (*config.text, *config.target)):
         if path.parent == run.resolve():  # a copy of a stream
             verify_file(path, "start the run again in another folder.")
-    if config.start is None:
+    start = config.start or next(iter(config.halves.values()), None)
+    if start is None:
         return build_or_load_corpus(config.text, recipe, config.reading, target=config.target,
                                     split_first=config.split_first)
     from stemma.exchange.load import resolve_model_folder
 
-    return build_or_load_corpus(config.text, recipe, config.reading, Tokenizer.load(resolve_model_folder(config.start)),
+    return build_or_load_corpus(config.text, recipe, config.reading, Tokenizer.load(resolve_model_folder(start)),
                                 config.target)

@@ -63,6 +63,8 @@ class RunConfig:
     split_first: bool = False  # train the tokenizer without the validation text (older runs: with it)
     device: str = field(default_factory=lambda: requested_device() or AUTO)  # requested; once started, the actual one
     checkpoint_words: list[int] = field(default_factory=list)  # numbers of words read at which a revision is saved
+    vectors: str | None = None  # --vectors
+    halves: dict[str, str] = field(default_factory=dict)  # --encoder-from and --decoder-from, by part
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
@@ -124,6 +126,9 @@ def _edited_recipe_advice(out: Path, config: RunConfig) -> str:
     text = [part for path in config.text or [str(config.corpus)] for part in ("--corpus", path)]
     text += [part for path in config.target for part in ("--target", path)]
     start_options = ["--from", str(out)] if (out / MODEL / "config.json").is_file() else []
+    start_options += [word for part, path in config.halves.items() for word in (f"--{part}-from", path)
+                      if not start_options]
+    start_options += ["--vectors", config.vectors] if config.vectors and not start_options else []
     start_options = start_options or (["--from", config.start] if config.start else [])
     return f"{advice}`{shlex.join(['stemma', 'pretrain', str(out / RECIPE), *text, *start_options, '--out', 'NEW'])}`."
 

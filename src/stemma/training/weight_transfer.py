@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stemma.network.network import POOLER, Network
 
-TOKEN_EMBEDDING = "embedding.tokens.weight"
+TOKEN_EMBEDDING = "embedding.tokens."
 
 
 @dataclass(frozen=True)

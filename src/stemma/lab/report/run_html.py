@@ -118,11 +118,15 @@ def run_command(run_recipe: Recipe, run_config: RunConfig, run: Path) -> str:
     if run_config.task is None:
         words = ["stemma", "pretrain", run_recipe.label]
         options: dict[str, Any] = {"corpus": run_config.text or [str(run_config.corpus)], "target": run_config.target,
-                                   "from": [run_config.start] if run_config.start else []}
+                                   "from": [run_config.start] if run_config.start else [],
+                                   **{f"{part}-from": path for part, path in run_config.halves.items()},
+                                   "vectors": [run_config.vectors] if run_config.vectors else []}
     else:
         task = run_config.task.get("name", run_config.task["kind"])  # a data set, or the kind of the task
         command = run_config.task.get("command", ["finetune", task])
-        words, options = ["stemma", *command, "--model", str(run_config.start)], run_config.task["options"]
+        options = run_config.task["options"]
+        start = run_recipe.label if "vectors" in options else str(run_config.start)  # built over word vectors
+        words = ["stemma", *command, "--model", start]
     for key, value in options.items():
         for item in value if isinstance(value, list) else [value]:
             words += [f"--{key.replace('_', '-')}", *([] if item is True else [str(item)])]

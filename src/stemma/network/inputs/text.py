@@ -27,6 +27,7 @@ class TokenSettings(InputSettings):
 def tokens(settings: TokenSettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
     """The token embedding, which language-modeling heads share."""
     from stemma.network.adaptive import AdaptiveInput
+    from stemma.network.fixed_embedding import FixedVectorEmbedding
     from stemma.network.initialization import Initializer, LookupEmbedding, default_initializer
 
     if isinstance(network.depth, CountingBodySettings):
@@ -34,7 +35,8 @@ def tokens(settings: TokenSettings, network: NetworkSettings, width: int, vocab_
     if network.embedding.cutoffs:
         return AdaptiveInput(vocab_size, width, network)
     default, std = default_initializer(network), network.initialization.embedding_std
-    return LookupEmbedding(vocab_size, width, default if std is None else Initializer(std, default.truncated))
+    kind = FixedVectorEmbedding if network.embedding.fixed else LookupEmbedding
+    return kind(vocab_size, width, default if std is None else Initializer(std, default.truncated))
 
 
 class _IdSettings(InputSettings):

@@ -104,6 +104,7 @@ class HeadTask(TaskKind):
     gold_columns: ClassVar[frozenset[str]] = GOLD_COLUMNS  # columns that `predict` ignores
     accepts_lines: ClassVar[bool] = False  # a line of plain text is an input: `example_from_line`
     head_dropout: ClassVar[bool] = True  # a plan may set the dropout of the head
+    supports_crf: ClassVar[bool] = False  # a CRF may predict its tags as one sequence (finetuning.crf)
     supports_san: ClassVar[bool] = False  # the SAN head, which reads two texts separately, may be used
     confidence_label: ClassVar[str] = "confidence"  # column heading of `error_confidences`
 

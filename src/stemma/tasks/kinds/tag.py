@@ -47,6 +47,7 @@ class TokenClassificationTask(HeadTask):
     prediction_key = "tags"
     has_classes = True
     feature_level = "token"
+    supports_crf = True
     accepts_lines = True
 
     def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
@@ -89,11 +90,13 @@ class TokenClassificationTask(HeadTask):
         return {name: ClassHead(classes, dropout)}
 
     def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
+        from stemma.tasks.objectives.crf_tagging import CRFTaggingObjective, crf_head_name
         from stemma.tasks.objectives.token_classification import TokenClassificationObjective
 
-        return TokenClassificationObjective(task_config.name, input_encoder, dict(task_config.heads),
-                                            task_config.labels, class_counts(task_config),
-                                            class_weights_of(task_config))
+        has_crf = crf_head_name(task_config.name) in task_config.heads
+        objective = CRFTaggingObjective if has_crf else TokenClassificationObjective
+        return objective(task_config.name, input_encoder, dict(task_config.heads), task_config.labels,
+                         class_counts(task_config), class_weights_of(task_config))
 
     def gold(self, example: Example) -> list[str]:
         assert isinstance(example, TaggedExample)

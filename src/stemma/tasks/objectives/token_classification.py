@@ -96,13 +96,17 @@ class TokenClassificationObjective(TaskObjective):
         default = self._label_index.get("O", int(self._prior.argmax()))  # for words without a subtoken
         tag_ids = [np.full(len(example.words), default) for example in examples if isinstance(example, TaggedExample)]
         confidences = [np.zeros(len(ids)) for ids in tag_ids]
-        for item, logits in zip(items, outputs, strict=True):
-            positions, words = item.decode_info
-            probabilities = softmax(logits[positions])
-            tag_ids[item.example_index][words] = probabilities.argmax(-1)
-            confidences[item.example_index][words] = probabilities.max(-1, initial=0)
+        for item, (ids, scores) in zip(items, self.decode(items, outputs), strict=True):
+            _, words = item.decode_info
+            tag_ids[item.example_index][words] = ids
+            confidences[item.example_index][words] = scores
         return [{"tags": [self.labels[tag] for tag in ids], "scores": scores.tolist()}
                 for ids, scores in zip(tag_ids, confidences, strict=True)]
+
+    def decode(self, items: Sequence[EncodedExample], outputs: Sequence[np.ndarray]) -> list[tuple[np.ndarray, ...]]:
+        """For each item, the predicted tag of each word and its probability, both (words,)."""
+        probabilities = [softmax(logits[item.decode_info[0]]) for item, logits in zip(items, outputs, strict=True)]
+        return [(words.argmax(-1), words.max(-1, initial=0)) for words in probabilities]
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         target = batch.token_targets[self.name]

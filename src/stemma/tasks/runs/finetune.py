@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stemma.atomic_files import atomic_folder, write_checksums
+from stemma.atomic_files import atomic_folder, check_output_path, write_checksums
 from stemma.checksummed_files import write_file
 from stemma.corpus.seq2seq_rows import ENCODER
 from stemma.device import accepts_device
@@ -20,6 +20,7 @@ from stemma.errors import UserError
 from stemma.exchange.default_heads import default_stack, default_task_heads, with_pooling
 from stemma.exchange.input_templates import input_templates
 from stemma.exchange.load import open_model
+from stemma.exchange.save import save
 from stemma.model import Model
 from stemma.network.heads import HeadSpec
 from stemma.recipe_loading import Recipe
@@ -33,6 +34,7 @@ from stemma.tasks.data.examples import Example, duplicate_fraction, label_counts
 from stemma.tasks.datasets import DATASETS, read_examples, task_kind_of
 from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import check_metrics
+from stemma.tasks.objectives.crf_tagging import with_crf
 from stemma.tasks.runs.build_objective import build_task_objective
 from stemma.tasks.runs.class_weights import class_weights
 from stemma.tasks.runs.common import (
@@ -71,6 +73,7 @@ from stemma.tasks.runs.finetune_spec import HeadFinetuneSpec
 from stemma.tasks.runs.gpt_format import PAIR_TEMPLATE as GPT_PAIR
 from stemma.tasks.runs.gpt_format import SINGLE_TEMPLATE as GPT_SINGLE
 from stemma.tasks.runs.gpt_format import gpt_task_options, uses_gpt_format, with_gpt_tokens
+from stemma.tasks.runs.static_vectors import model_over_vectors, refused_with_vectors, vector_overrides
 from stemma.tasks.runs.sweep import Sweep
 from stemma.tasks.runs.sweep import run_to_end as run_sweep
 from stemma.training.callbacks import accepts_callbacks
@@ -81,6 +84,7 @@ logger = logging.getLogger(__name__)
 
 RECURRENT_LENGTH = 512  # longest text that a recurrent network reads; it has no limit of its own
 BATCH_SIZE = 32
+START = "start"  # in the run folder: the model that was built over word vectors
 DEFAULT_TASK_NAME = "task"  # name of the task in a single-task run
 MAX_CLASSES_SHOWN = 10  # classes whose frequency is reported
 
@@ -96,6 +100,8 @@ class TaskArguments:
     values: Mapping[str, Any] = field(default_factory=dict)  # task options such as balance
     features: str | None = None  # layers to use as features, with a frozen network
     style: str | None = None  # input format of a causal LM: "gpt" or "plain"; None: from the recipe
+    vectors: str | Path | None = None  # static word vectors: the model is a recipe, built over them
+    tune_vectors: bool = False  # train the vectors, too
 
     @property
     def kind(self) -> str:
@@ -108,31 +114,41 @@ class TaskArguments:
                 **({"columns": renamed} if renamed else {}),
                 **({"class-weights": self.values["balance"]} if "balance" in self.values else {}),
                 **({"features": True, "layers": self.features} if self.features else {}),
-                **({"style": self.style} if self.style else {})}
+                **({"style": self.style} if self.style else {}),
+                **({"vectors": str(self.vectors)} if self.vectors else {}),
+                **({"tune-vectors": True} if self.tune_vectors else {})}
 
 
 @accepts_device
 @accepts_callbacks
-def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs: float | None = None,
+def finetune(task: TaskArguments, start: str | Path | None, out: str | Path, *, epochs: float | None = None,
              steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
              reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None, find_rate: bool = False,
              baseline: bool = True, overwrite: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
-    """Fine-tune a model on a task, once or as a sweep (`trials`); returns the object that `--json` prints.
+    """Fine-tune a model on a task, once or as a sweep (`trials`); returns the object that `--json` prints. With
+    `task.vectors`, `start` is a recipe; None: a BiLSTM.
     `find_rate` finds the learning rate first (`find_rate.py`); `baseline`: also fit the linear baseline; `callbacks`
     receive training events (`stemma.Callback`)."""
     length = TrainingLength(epochs, steps, minutes)
     run = Path(out)
-    origin = check_start_and_out(start, run, overwrite)
+    origin = check_start(task, start, run, overwrite)
     examples = read_splits(task, reading)
-    model = open_model(start)
+    if task.vectors is None:
+        model = open_model(origin)
+    else:
+        model = model_over_vectors(start, task.vectors, task.kind, examples["train"], changes, seed)
     model.require_hidden_states("be fine-tuned")
     if task.features and task.style == "gpt":
         raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
     gpt_format = not task.features and uses_gpt_format(model, task.kind, task.style)
     model = with_gpt_tokens(model) if gpt_format else model
     overridden = set(flatten(parse_changes(changes)[0]))
-    recipe = finetune_recipe(model, changes, FEATURES if task.features else {})
+    overrides = FEATURES if task.features else {}
+    if task.vectors is not None:
+        stack = default_stack(model, task.kind, model.recipe.settings.finetuning.stack)
+        overrides = vector_overrides(model, stack, task.tune_vectors)
+    recipe = finetune_recipe(model, changes, overrides)
     rates = trials is not None and bool(trials.rates)
     check_one_rate(recipe, overridden, rates, find_rate)
     task_config = build_task_config(task, examples, model, recipe, DEFAULT_TASK_NAME, gpt_format)
@@ -154,11 +170,27 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
                             baseline=None if baseline else False)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         save_run_inputs(folder, model, {DEFAULT_TASK_NAME: (task_config, examples)})
+        if task.vectors is not None:
+            save(model, folder / START)
         RunConfig(None, [], budget, seed, origin, reading, task=spec.to_json()).write(folder)
         write_file(folder / RECIPE, recipe.to_toml(registered_parts([task_config])))
     log_defaults(defaults)
     with lock_new_run(run):
         return run_sweep(run, show) if trials else run_to_end(run, show)
+
+
+def check_start(task: TaskArguments, start: str | Path | None, run: Path, overwrite: bool) -> str:
+    """Check the start and that the run folder is free; return the start model as it is written to run.json. A model
+    that is built over vectors is stored in the run folder."""
+    if task.vectors is None:
+        if start is None:
+            raise UserError("--model is missing; name the model to fine-tune, or word vectors with --vectors.")
+        if task.tune_vectors:
+            raise UserError("--tune-vectors trains the vectors of --vectors FILE; name the file, or leave it out.")
+        return check_start_and_out(start, run, overwrite)
+    refused_with_vectors({"--features": task.features, "--style": task.style})
+    check_output_path(run, overwrite)
+    return str((run / START).absolute())
 
 
 def save_run_inputs(folder: Path, model: Model,
@@ -288,6 +320,8 @@ def build_task_config(task: TaskArguments, examples: Mapping[str, Sequence[Examp
     heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features, stack)} \
         if task.features is not None else default_task_heads(model, task.kind, len(labels) or 1, name, stack)
     heads = with_pooling(heads, name, recipe.settings.finetuning.pooling)
+    if kind.supports_crf and recipe.settings.finetuning.crf:
+        heads = with_crf(heads, name, len(labels), "balance" in values)
     more = tuple(extend_template(pair, texts, num_segments(network)) for texts in range(3, kind.max_texts + 1))
     return TaskConfig(name, task.kind, tuple(labels), heads, single, pair, max_length, metrics,
                       parse_task_options(task.kind, values), more)

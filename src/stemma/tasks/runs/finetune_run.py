@@ -23,7 +23,7 @@ from stemma.exchange.load import load
 from stemma.exchange.save import write_model
 from stemma.json_files import explain_damage
 from stemma.model import Model
-from stemma.network.network import Network
+from stemma.network.network import POOLER, Network
 from stemma.pretraining_record import PretrainingRecord
 from stemma.recipe_loading import Recipe
 from stemma.task_config import TaskConfig, registered_parts
@@ -145,8 +145,8 @@ def load_start_weights(start: str, network: Network, task_configs: Mapping[str, 
     """Load the weights of the start model. Heads that it lacks or has for a different task are initialized at random,
     like the top `fresh` layers."""
     model = load(start)
-    changed = [name for name, task_config in task_configs.items()
-               if not _same_task(task_config, model.task_configs.get(name))]
+    changed = [head for name, task_config in task_configs.items() for head in task_config.heads
+               if head != POOLER and not _same_task(task_config, model.task_configs.get(name))]
     # embeddings of new tokens are initialized at random
     transferred = transfer_weights(model.network.state_dict(), network, reinit_layers=fresh, without_heads=changed,
                                    grow=True)
