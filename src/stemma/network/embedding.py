@@ -118,7 +118,8 @@ class InputEmbedding(TensorModule):
         assert module is not None
         if values is None and not settings.always:
             return None
-        embedded: Tensor = module(values)
+        further = [stream.inputs[name]] if settings.reads_text and name in stream.inputs else []
+        embedded: Tensor = module(values, *further)
         return embedded * self.scale if name == TOKENS and self.scale != 1.0 else embedded
 
     def query_vectors(self, positions: Tensor) -> Tensor:

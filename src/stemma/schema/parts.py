@@ -3,7 +3,7 @@ tensor exists. No other module has a list of kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -98,6 +98,17 @@ class InputSettings(Settings):
     from_ids: ClassVar[bool] = False  # computed from token ids, so it is available for any text, also the decoder's
     always: ClassVar[bool] = False  # if a stream does not have it, the module is called with None
     fused: ClassVar[bool] = True  # combined by the fusion; otherwise added to its output
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether an input that is computed from token ids also reads the text of words outside of the vocabulary. A
+        stream may then have an array of its name, which the module gets besides the ids."""
+        return False
+
+    def from_texts(self, tokenizer: Any, ids: np.ndarray, words: Sequence[str]) -> np.ndarray:
+        """(n, ...) values of such an input for the token ids of one text and the part of the text that each was made
+        from; "" for special tokens."""
+        raise NotImplementedError
 
     @property
     def shape(self) -> tuple[int, ...] | None:

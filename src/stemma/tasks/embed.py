@@ -41,6 +41,7 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
                        "truncated.")
     extra_inputs = padded_inputs(inputs, model.recipe.settings.network.inputs,
                                  [len(encoding.ids) for encoding in encodings], model.recipe.label)
+    extra_inputs |= _text_inputs(model, texts, encodings)
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0
@@ -56,6 +57,16 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
             start = stop
             work.set_count(start)
     return vectors
+
+
+def _text_inputs(model: Model, texts: Sequence[str], encodings: Sequence[Any]) -> dict[str, list[torch.Tensor]]:
+    """Values of the inputs that read the text of unknown words: a tensor (tokens, ...) for each text, by name."""
+    tokenizer = model.require_tokenizer()
+    texts = [tokenizer.pre_normalize(text) for text in texts]
+    return {name: [torch.from_numpy(settings.from_texts(
+        tokenizer, np.array(encoding.ids), [text[slice(*offsets)] for offsets in encoding.offsets]))
+        for text, encoding in zip(texts, encodings, strict=True)]
+        for name, settings in model.recipe.settings.network.inputs.items() if settings.reads_text}
 
 
 @torch.inference_mode()
