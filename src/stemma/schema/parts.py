@@ -189,6 +189,7 @@ class BodySettings(Settings):
     shares_one_block: ClassVar[bool] = False  # all layers share one block, so layers cannot be treated differently
     adds_positions: ClassVar[bool] = False  # the body adds positions; the embedding does not
     unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
+    opposite_directions: ClassVar[bool] = False  # a network for each direction: a row may be read in one of them
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
     sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 
