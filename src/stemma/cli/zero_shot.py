@@ -73,9 +73,9 @@ def perplexity(model: ModelArgument,
             error = "" if result["standard_error"] is None else f", standard error {result['standard_error']:.4f}"
             print(f"upper bounds of a diffusion model: {result['nats_per_token']:.4f} nats per token{error}, estimated "
                   f"with {pluralize(result['samples'], 'mask')} per window")
-        context = "memory" if "memory" in result else "stride"
-        print(f"{pluralize(result['documents'], 'document')}, {pluralize(result['length'], 'token')} per window, "
-              f"{context} {result[context]:,}; {result['unknown_rate']:.2%} unknown; "
+        context = "".join(f", {name} {result[name]:,}" for name in ("memory", "stride") if name in result)
+        print(f"{pluralize(result['documents'], 'document')}, {pluralize(result['length'], 'token')} per window"
+              f"{context}; {result['unknown_rate']:.2%} unknown; "
               f"{result['tokens_per_second']:,.0f} tokens/s")
 
     emit({"model": model, **result}, json, human)

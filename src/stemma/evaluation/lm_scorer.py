@@ -50,7 +50,7 @@ class LMScorer:
         self.right_to_left = is_right_to_left(model)
         settings = model.recipe.settings
         memory_settings = model.network.settings.memory
-        self.has_memory = memory_settings is not None
+        self.has_memory = settings.network.continues
         default_memory = None if memory_settings is None else memory_settings.eval_length or memory_settings.length
         self.memory = default_memory if memory is None else memory
         max_length = settings.network.max_length
@@ -69,8 +69,10 @@ class LMScorer:
             yield f"--stride {stride}", "has no meaning with a memory: nothing is read twice; leave it out"
         elif stride is not None and not 1 <= stride <= self.length:
             yield f"--stride {stride}", f"must lie between 1 and the window's length ({self.length})"
-        if memory is not None and not self.has_memory:
-            yield f"--memory {memory}", "this network has none; --length and --stride say how far it looks back"
+        if memory is not None and self.model.network.settings.memory is None:
+            yield (f"--memory {memory}", "its state has a fixed size and reaches back to the first token; leave it out"
+                   if self.has_memory else
+                   "this network has none; --length and --stride say how far it looks back")
         elif memory is not None and memory < 1:
             yield f"--memory {memory}", "must be 1 or more"
 

@@ -160,4 +160,4 @@ def is_right_to_left(model: Model) -> bool:
 def needs_equal_lengths(model: Model) -> bool:
     """Whether the prompts of a batch must have one length: a memory would store their padding, and masks begin at one
     position."""
-    return model.recipe.settings.network.memory is not None or decoding_mode(model.recipe) in ("permuted", "diffusion")
+    return model.recipe.settings.network.continues or decoding_mode(model.recipe) in ("permuted", "diffusion")

@@ -78,7 +78,7 @@ class DecoderOnlyState(DecodingState):
         self.uses_query = spec.mode in ("permuted", "cloze")
         self.right_to_left = is_right_to_left(model)
         self.has_sliding_window = any(settings.network.attention.windows)
-        self.memory_segment = settings.corpus.sequence_length if settings.network.memory or self.permuted else None
+        self.memory_segment = settings.corpus.sequence_length if settings.network.continues or self.permuted else None
         longest = max(map(len, prompts))
         assert self.memory_segment is None or longest == min(map(len, prompts)), "a memory cannot skip padding"
         # Pad with the row's own first token: it is masked in attention, and the repetition penalty gets no new token.

@@ -33,6 +33,16 @@ class Dropout(TensorModule):
         return str(self.p)
 
 
+class VariationalDropout(Dropout):
+    """Dropout with one mask for all positions of a row (arXiv:1512.05287)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, L, width)"""
+        if not self.training or self.p == 0.0:
+            return x
+        return x * dropout_mask(torch.Size([len(x), 1, x.shape[2]]), self.p, x.dtype, x.device)
+
+
 def dropout_mask(shape: torch.Size, p: float, dtype: torch.dtype,
                  device: torch.device = torch.device("cpu")) -> Tensor:
     """A tensor of zeros with probability p, and of 1 / (1 - p) otherwise."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from stemma import registry
 from stemma.network.adaptive import AdaptiveInput
-from stemma.network.dropout import Dropout
+from stemma.network.dropout import Dropout, VariationalDropout, dropout_mask
 from stemma.network.initialization import Linear, default_initializer
 from stemma.network.inputs_outputs import Stream
 from stemma.network.kinds import build_norm
@@ -22,13 +22,21 @@ from stemma.schema.network import TEXT_INPUTS, TOKENS, NetworkSettings
 from stemma.schema.parts import InputSettings, NetworkPart
 
 
+class NoTokens(nn.Module):
+    """In place of a token embedding: the sizes that it would have."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int):
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+
+
 class InputEmbedding(TensorModule):
     """The input of a part as one vector per position.
 
     `shared`: a decoder uses the encoder's token embedding, with its own positions and norm. With `share_all`, only the
     projection to the stack's width is new (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
 
-    tokens: AdaptiveInput | CountingTable | nn.Embedding
+    tokens: AdaptiveInput | CountingTable | nn.Embedding | NoTokens
     segments: nn.Embedding | None
     tasks: nn.Embedding | None
 
@@ -52,15 +60,19 @@ class InputEmbedding(TensorModule):
         for name in TEXT_INPUTS:
             has_input = name in self.input_settings
             setattr(self, name, self._input_module(name, vocab_size, width, shared, share_all) if has_input else None)
+        if TOKENS not in self.input_settings:
+            self.tokens = NoTokens(vocab_size, width)
         # a recurrent body adds positions itself, before each step
         self.position: TensorModule | None = share_or_build(
             "position", lambda: build_position_scheme(network).build_embedding(width), not part.body.adds_positions)
         self.scale = math.sqrt(width) if embedding.scale else 1.0
         self.norm: TensorModule | None = share_or_build("norm", lambda: build_norm(network.norm, width), embedding.norm)
-        self.dropout = Dropout(network.dropout if embedding.dropout is None else embedding.dropout)
+        dropout = VariationalDropout if embedding.variational else Dropout
+        self.dropout: TensorModule = dropout(network.dropout if embedding.dropout is None else embedding.dropout)
+        self.word_dropout = embedding.word_dropout or 0.0
         # factorized embedding: a small embedding and a projection to the stack's width (ALBERT, arXiv:1909.11942)
-        self.project = None if width == settings.width else Linear(width, settings.width, True,
-                                                                   default_initializer(settings, width))
+        self.project = None if width == settings.width or part.body.reads_embedding else \
+            Linear(width, settings.width, True, default_initializer(settings, width))
         # initial vector of XLNet's query stream (w in arXiv:1906.08237, section 2.3)
         self.query: nn.Parameter | None = share_or_build(
             "query", lambda: nn.Parameter(torch.empty(network.width)), embedding.query)
@@ -120,7 +132,13 @@ class InputEmbedding(TensorModule):
             return None
         further = [stream.inputs[name]] if settings.reads_text and name in stream.inputs else []
         embedded: Tensor = module(values, *further)
-        return embedded * self.scale if name == TOKENS and self.scale != 1.0 else embedded
+        if name != TOKENS:
+            return embedded
+        if self.training and self.word_dropout and values is not None:
+            mask = dropout_mask(torch.Size([self.tokens.num_embeddings]), self.word_dropout, embedded.dtype,
+                                embedded.device)
+            embedded = embedded * mask[values][..., None]
+        return embedded * self.scale if self.scale != 1.0 else embedded
 
     def query_vectors(self, positions: Tensor) -> Tensor:
         """(B, P) positions -> (B, P, width): the same learned vector; relative attention adds the position."""

@@ -17,7 +17,7 @@ from torch.nn import functional
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveInput, AdaptiveSoftmaxHead
 from stemma.network.dropout import Dropout
-from stemma.network.embedding import InputEmbedding
+from stemma.network.embedding import InputEmbedding, NoTokens
 from stemma.network.initialization import Initializer, Linear, LookupEmbedding, default_initializer
 from stemma.network.kinds import build_norm
 from stemma.network.linear_cross_entropy import (
@@ -127,10 +127,12 @@ class LMHead(TensorModule):
         self.one_direction = settings.width // 2 if spec.one_direction else None
         self.z_loss = 0.0  # coefficient of the z-loss, in training only (training.z_loss)
         if settings.embedding.tied:
+            assert not isinstance(embedding.tokens, NoTokens), "an output matrix of its own is needed"
             self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
         else:
             output = Initializer(0.0) if settings.initialization.zero_output else initializer
-            self.output = Linear(width, embedding.tokens.num_embeddings, False, output)
+            self.output = Linear(width if spec.transform else self.one_direction or settings.width,
+                                 embedding.tokens.num_embeddings, False, output)
 
     @property
     def weight(self) -> Tensor:

@@ -25,7 +25,8 @@ def min_parameters(settings: NetworkSettings, vocab_size: int) -> int:
     layers = 1 if shared else settings.total_layers
     inputs = sum(input_settings.num_parameters(settings.width, vocab_size)
                  for input_settings in settings.inputs.values())
-    return embedding + positions + inputs + layers * layer
+    bodies = sum(part.body.num_parameters(settings, part.layers) for part in settings.parts().values())
+    return embedding + positions + inputs + layers * layer + bodies
 
 
 def check_memory(settings: NetworkSettings, vocab_size: int) -> None:

@@ -199,12 +199,12 @@ class Network(nn.Module):
         output.attention_scores |= _attention_scores_by_part(part.name, stack_output)
 
     def _initial_state(self, state: State | None, stream: Stream) -> State | None:
-        """The given state, or a new cache in evaluation of a network with memory, unless nothing is stored in it.
+        """The given state, or a new cache in evaluation of a network that continues, unless nothing is stored in it.
 
         In training the memory holds hidden states instead (`stack_input.py`)."""
         memory = self.settings.memory
         starts_with_zeros = memory is not None and memory.start == "zeros"
-        if memory is None or state is not None or self.training or (stream.reuse_length == 0 and not starts_with_zeros):
+        if not self.settings.continues or state is not None or self.training or (stream.reuse_length == 0 and not starts_with_zeros):
             return state
         return self.new_cache()
 

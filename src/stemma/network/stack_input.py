@@ -45,7 +45,9 @@ def build_stack_input(network: Network, stream: Stream, state: State | None,
     elif cache is not None:
         cached_length = cache.length or zero_memory_length
     num_keys = cached_length + length
-    masks = [_compile_mask(rule, stream, num_keys) for rule in _layer_masks(settings, attention_mask)]
+    masks = [CompiledMask()]
+    if settings.has_key("attention"):
+        masks = [_compile_mask(rule, stream, num_keys) for rule in _layer_masks(settings, attention_mask)]
     relative_positions = None
     if network.relative_positions is not None:
         relative_positions = network.relative_positions(length, num_keys, not attention_mask.causal, device,

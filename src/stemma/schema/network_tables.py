@@ -26,10 +26,12 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "tanh", "silu"]
 
 
 class EmbeddingSettings(Settings):
-    size_keys = ("width", "div_val")
-    structural_keys = ("query", "norm", "tied")
+    size_keys = ("width", "div_val", "dropout", "word_dropout")
+    structural_keys = ("query", "norm", "tied", "tokens")
+    adjustable_keys = ("word_dropout",)
 
     width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
+    tokens: bool | None = None  # false = no token embedding, other inputs take its place (ELMo); None = true
     segments: Natural = 0  # number of segment embeddings; 0 = none
     tasks: Natural = 0  # number of task embeddings; 0 = none (ERNIE 2.0)
     scale: bool = False  # multiply by the square root of the width
@@ -38,6 +40,8 @@ class EmbeddingSettings(Settings):
     cutoffs: list[Count] = []  # adaptive embedding: the vocabulary, sorted by frequency, is split here
     div_val: Count = 4  # each part has an embedding size this many times smaller than the part before
     dropout: BelowOne | None = None  # of the sum; None = network.dropout
+    variational: bool | None = None  # with one mask for all positions of a row (arXiv:1512.05287); None = no
+    word_dropout: BelowOne | None = None  # of whole words: all occurrences in a batch (arXiv:1512.05287); None = 0
     # How tokens and network.inputs are combined; None = sum.
     fusion: Annotated[str | None, KindName("fusion", optional=True)] = None
     scale_logits: bool = False  # scale logits by 1/sqrt(width): the tied embedding is initialized with std 1 (T5)
@@ -45,6 +49,12 @@ class EmbeddingSettings(Settings):
     logit_softcap: Positive | None = None  # c: logits become c tanh(logits / c), so that none exceeds c (Gemma 2)
 
     def conflicts(self) -> Iterator[Conflict]:
+        if self.tokens is False and self.tied:
+            yield (ConflictKey("tied", "there is no token embedding to share (network.embedding.tokens=false): set false"),
+                   ConflictKey("tokens", "an LM head shares the token embedding: set network.embedding.tied=false"))
+        if self.tokens is False and self.cutoffs:
+            yield (ConflictKey("cutoffs", "split a token embedding, and there is none: leave them out"),
+                   ConflictKey("tokens", "network.embedding.cutoffs split the token embedding: leave it out"))
         if self.cutoffs != sorted(set(self.cutoffs)):
             yield (ConflictKey("cutoffs", "must be in ascending order"),)
         if self.cutoffs and not self.tied:

@@ -12,6 +12,8 @@ from stemma.schema.base import BelowOne, Conflict, ConflictKey, Settings, Width,
 if TYPE_CHECKING:
     import numpy as np
 
+    from stemma.schema.network import NetworkSettings
+
 # Features that attention may support, with the text of the error if a kind does not.
 FEATURES = {
     "causal": "cannot be causal",
@@ -188,6 +190,8 @@ class BodySettings(Settings):
     has_blocks: ClassVar[bool] = False  # one block per layer, stored as blocks.0, blocks.1, ...
     shares_one_block: ClassVar[bool] = False  # all layers share one block, so layers cannot be treated differently
     adds_positions: ClassVar[bool] = False  # the body adds positions; the embedding does not
+    carries_state: ClassVar[bool] = False  # a state of fixed size is its context: it continues from call to call
+    reads_embedding: ClassVar[bool] = False  # its first layer reads the embedding's width; no projection before it
     unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
     opposite_directions: ClassVar[bool] = False  # a network for each direction: a row may be read in one of them
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
@@ -197,6 +201,14 @@ class BodySettings(Settings):
     def uses_attention(self) -> bool:
         """Whether it uses [network.attention]."""
         return "attention" in self.required_keys
+
+    def network_conflicts(self, network: NetworkSettings) -> Iterator[Conflict]:
+        """Conflicts with the rest of [network]; keys are relative to it."""
+        yield from ()
+
+    def num_parameters(self, network: NetworkSettings, layers: int) -> int:
+        """Number of parameters besides feed-forward layers, at least."""
+        return 0
 
 
 @dataclass(frozen=True)

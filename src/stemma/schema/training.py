@@ -107,7 +107,8 @@ class BatchScheduleSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "checkpoint_every", "validate_every")
+    size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "clip_norm", "checkpoint_every",
+                 "validate_every")
     # Set for one task; the next task does not inherit them.
     task_keys: ClassVar[tuple[str, ...]] = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh",
                                             "keep_best", "patience", "callbacks", "method", "ema", "z_loss",

@@ -127,6 +127,22 @@ def slanted_triangular(settings: SlantedTriangularSettings, point: SchedulePoint
     return (1 + height * (settings.ratio - 1)) / settings.ratio
 
 
+class ExponentialSettings(ScheduleSettings):
+    """Linear warm-up, constant until the fraction `hold` of the budget, then exponential decay to `floor` times the
+    peak: division by a constant after each epoch, as in many recurrent language models, made continuous."""
+
+    kind: Literal["exponential"]
+    hold: BelowOne = 0.0
+    floor: OpenFraction = 0.01
+
+    size_keys = ("hold", "floor")
+
+
+@register("schedule", "exponential", ExponentialSettings)
+def exponential(settings: ExponentialSettings, point: SchedulePoint) -> float:
+    return point.warmup_fraction * settings.floor ** decay_progress(point.progress, settings.hold)
+
+
 class WarmupStableDecaySettings(ScheduleSettings):
     """Linear warm-up, constant, then decay to `floor` times the peak over the last fraction `decay` of the budget
     (arXiv:2404.06395): linear, or 1 - sqrt as in arXiv:2405.18392 and ModernBERT."""
