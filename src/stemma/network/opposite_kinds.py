@@ -20,6 +20,7 @@ class OppositeLSTMSettings(LSTMSettings):
 
     kind: Literal["opposite_lstms"]
 
+    size_keys: ClassVar[tuple[str, ...]] = (*LSTMSettings.size_keys, "projection", "cell_clip", "projection_clip")
     supports: ClassVar[frozenset[str]] = frozenset({"causal", "cache"})
     carries_state: ClassVar[bool] = True
     opposite_directions: ClassVar[bool] = True
