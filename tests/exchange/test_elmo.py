@@ -126,16 +126,23 @@ def test_a_loaded_model_embeds_text_and_is_saved_as_our_own(folder, tmp_path):
 
 
 def test_a_learned_mix_of_the_layers_serves_a_task(folder, tmp_path):
-    rows = "text\tlabel\n" + "".join(f"the {word} river\t{label}\n" for word, label in [("old", 0), ("zzz", 1)] * 4)
+    rows = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in [("a a a", 0), ("苹 苹 苹", 1)] * 4)
     (tmp_path / "rows.tsv").write_text(rows)
     before = {name: tensor.clone() for name, tensor in stemma.load(folder).network.state_dict().items()}
     files = {"train": tmp_path / "rows.tsv", "dev": tmp_path / "rows.tsv"}
-    finetune(TaskArguments("classify", files, features="all"), folder, tmp_path / "tuned", epochs=12)
+    finetune(TaskArguments("classify", files, features="all"), folder, tmp_path / "tuned", steps=60,
+             changes=["training.learning_rate=3e-2"])
     tuned = stemma.load(tmp_path / "tuned")
-    assert [answer["label"] for answer in tuned.predict(["the old river", "the zzz river"])] == ["0", "1"]
+    assert [answer["label"] for answer in tuned.predict(["a a", "苹 苹"])] == ["0", "1"]
     state = tuned.network.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in before.items())  # frozen
-    assert tuned.network.head("classify").shares.abs().max() > 0
+    mixed = literal.mix([torch.ones(1, 2) * number for number in (1, 10, 100)], torch.tensor([0.3, -1.0, 2.0]), 1.7)
+    head = tuned.network.head("task")
+    assert head.shares.abs().max() > 0  # learned
+    with torch.no_grad():
+        head.shares.copy_(torch.tensor([0.3, -1.0, 2.0]))
+        head.scale.fill_(1.7)
+        assert_close(head.mix_layers([torch.ones(1, 1, 2) * number for number in (1, 10, 100)])[0, 0], mixed[0])
 
 
 def error_of(folder):

@@ -93,8 +93,9 @@ class TaskArguments:
     columns: Mapping[str, str] | None = None  # our column name -> the file's column name
     metrics: Sequence[str] = ()
     values: Mapping[str, Any] = field(default_factory=dict)  # task options such as balance
-    features: str | None = None  # layers to use as features, with a frozen network
+    features: str | None = None  # layers that a BiLSTM reads; None: the task's own head reads the last one
     style: str | None = None  # input format of a causal LM: "gpt" or "plain"; None: from the recipe
+    frozen: bool = True  # with features: the network is not trained
 
     @property
     def kind(self) -> str:
@@ -106,7 +107,8 @@ class TaskArguments:
         return {**{split: str(path) for split, path in self.files.items()}, "metric": list(self.metrics),
                 **({"columns": renamed} if renamed else {}),
                 **({"class-weights": self.values["balance"]} if "balance" in self.values else {}),
-                **({"features": True, "layers": self.features} if self.features else {}),
+                **({"layers": self.features} if self.features else {}),
+                **({"features": True} if self.features and self.frozen else {}),
                 **({"style": self.style} if self.style else {})}
 
 
@@ -127,11 +129,13 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     model = open_model(start)
     model.require_hidden_states("be fine-tuned")
     if task.features and task.style == "gpt":
-        raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
+        raise UserError("--features and --layers exclude --style gpt: a BiLSTM reads the hidden states, not the new "
+                        "tokens.")
+    frozen = task.features is not None and task.frozen
     gpt_format = not task.features and uses_gpt_format(model, task.kind, task.style)
     model = with_gpt_tokens(model) if gpt_format else model
     overridden = set(flatten(parse_changes(changes)[0]))
-    recipe = finetune_recipe(model, changes, FEATURES if task.features else {})
+    recipe = finetune_recipe(model, changes, FEATURES if frozen else {})
     rates = trials is not None and bool(trials.rates)
     check_one_rate(recipe, overridden, rates, find_rate)
     task_config = build_task_config(task, examples, model, recipe, DEFAULT_TASK_NAME, gpt_format)
@@ -144,7 +148,7 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     steps_per_epoch = len(batch_indices(dataset.train, dataset.batch_size, None))
     recipe, budget, defaults = apply_defaults(recipe, StartModel.of(model), length, steps_per_epoch, overridden,
                                               len(examples["train"]), rates or find_rate,
-                                              frozen=task.features is not None)
+                                              frozen=frozen)
     options = task.options() | (trials.options() if trials else {}) | ({"find-rate": True} if find_rate else {})
     options |= {} if baseline or head_task(task.kind).linear_baseline is None else {"no-baseline": True}
     spec = HeadFinetuneSpec(task_config.kind, options, list(changes), {DEFAULT_TASK_NAME: task_config.to_json()},
