@@ -11,7 +11,6 @@ the output at padding is zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from stemma.network.initialization import Initializer, default_initializer
 from stemma.network.lstm_kinds import LSTMSettings
 from stemma.network.lstm_layer import LSTMLayer, LSTMState
 from stemma.network.module import ModuleSequence
+from stemma.network.tokens_first import TokensFirst
 from stemma.schema.network import NetworkSettings
 from stemma.schema.parts import NetworkPart
 
@@ -55,7 +55,7 @@ class LSTMBody(Body):
 
     def forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
         with torch.autocast(x.device.type, enabled=False):  # the recurrence needs full precision
-            return self._forward(x.float(), stack_input)
+            return self._forward(x.to(torch.promote_types(x.dtype, torch.float32)), stack_input)
 
     def _forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
         output = StackOutput(x, hidden_states=[x] if stack_input.keep_hidden_states else None)
@@ -130,33 +130,6 @@ class LSTMDirections(nn.Module):
                    for index, direction in enumerate(self.directions)]
         outputs, new_states = [y for y, _ in results], [state for _, state in results]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1), new_states
-
-
-@dataclass(frozen=True)
-class TokensFirst:
-    """Moves the tokens of each row before its padding, and back."""
-
-    lengths: Tensor  # (B,) tokens of each row
-    order: Tensor | None  # (B, L) positions, tokens first; None: they are first already
-    inverse: Tensor | None
-
-    @classmethod
-    def of(cls, token_mask: Tensor | None) -> TokensFirst | None:
-        """None: there is no padding."""
-        if token_mask is None or bool(token_mask.all()):
-            return None
-        lengths = token_mask.sum(1)
-        positions = torch.arange(token_mask.shape[1], device=token_mask.device)
-        if torch.equal(positions < lengths[:, None], token_mask):
-            return cls(lengths, None, None)
-        order = (~token_mask).to(torch.uint8).argsort(1, stable=True)
-        return cls(lengths, order, order.argsort(1))
-
-    def gather(self, x: Tensor) -> Tensor:
-        return x if self.order is None else x.gather(1, self.order[..., None].expand_as(x))
-
-    def restore(self, x: Tensor) -> Tensor:
-        return x if self.inverse is None else x.gather(1, self.inverse[..., None].expand_as(x))
 
 
 def _mean(values: Tensor, rows: TokensFirst | None, first: int) -> Tensor:

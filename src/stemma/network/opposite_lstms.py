@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Initializer
-from stemma.network.lstm import TokensFirst
 from stemma.network.lstm_kinds import LSTMSettings
 from stemma.network.lstm_layer import LSTMLayer, LSTMState
 from stemma.network.module import ModuleSequence
+from stemma.network.tokens_first import TokensFirst
 from stemma.schema.network import NetworkSettings
 from stemma.schema.parts import NetworkPart
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
     from stemma.objectives.batch import Batch
+    from stemma.schema.recipe import RecipeSettings
 
 LM_HEAD_NAME = LM_HEAD
 
@@ -55,6 +56,7 @@ class CausalLMSettings(ObjectiveSettings):
     direction: Literal["forward", "backward"] = "forward"  # backward: reversed text
     scored: Literal["all", "second"] = "all"  # second: A of a pair is context, only B is predicted
     transform: bool = False  # LM head of masked models: dense layer, norm and bias (Ettin)
+    bias: bool | None = None  # a bias for every token of the vocabulary; None: only with transform
 
     special_tokens = frozenset({"end"})  # separates documents; optional (openai-gpt's vocabulary has none)
     attention_mask: ClassVar[AttentionMaskKind] = "causal"
@@ -82,6 +84,18 @@ class CausalLMSettings(ObjectiveSettings):
                    ConflictKey("direction", "with scored=second A must be read first"))
 
 
+    def recipe_conflicts(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
+        yield from super().recipe_conflicts(name, recipe)
+        network = recipe.network
+        width = network.embedding.width
+        if width not in (None, network.width) and network.embedding.tied and not self.transform:
+            what = f"the LM head is the embedding, {width} wide, and reads hidden states {network.width} wide"
+            yield (ConflictKey("network.embedding.width", f"{what}: set network.embedding.tied=false or leave it out"),
+                   ConflictKey("network.embedding.tied", f"{what}: set false or remove=network.embedding.width"),
+                   ConflictKey("network.width", f"{what}: set network.embedding.tied=false or as wide an embedding"),
+                   ConflictKey(f"objective.{name}", f"{what}: set network.embedding.tied=false"))
+
+
 @register("objective", "causal_lm", CausalLMSettings)
 class CausalLM(NextTokenObjective):
     settings: CausalLMSettings
@@ -89,8 +103,9 @@ class CausalLM(NextTokenObjective):
     def requirements(self) -> Requirements:
         from stemma.network.heads import LMHeadSpec
 
-        return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=self.settings.transform,
-                                                            bias=self.settings.transform)})
+        settings = self.settings
+        bias = settings.transform if settings.bias is None else settings.bias
+        return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=settings.transform, bias=bias)})
 
     def reversed_rows(self, rows: int) -> np.ndarray:
         return np.full(rows, self.settings.direction == "backward")

@@ -168,7 +168,10 @@ class RecipeSettings(Settings):
         if training.z_loss is not None and self.network.embedding.cutoffs:
             yield (ConflictKey("training.z_loss", "an adaptive softmax has no single normalizer: leave it out"),
                    ConflictKey("network.embedding.cutoffs", "do not combine with training.z_loss"))
-        for key in ("ema", "z_loss"):
+        if training.ema is not None and training.average_after is not None:
+            yield (ConflictKey("training.average_after", "is another average than that of training.ema: leave one out"),
+                   ConflictKey("training.ema", "is another average than that of training.average_after: leave one out"))
+        for key in ("ema", "average_after", "z_loss"):
             if getattr(training, key) is not None and training.method is not None:
                 yield (ConflictKey(f"training.{key}",
                                    f"is about gradient descent, not training.method.kind = {training.method.kind}"),)

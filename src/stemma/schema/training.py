@@ -111,8 +111,8 @@ class TrainingSettings(Settings):
                  "validate_every")
     # Set for one task; the next task does not inherit them.
     task_keys: ClassVar[tuple[str, ...]] = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh",
-                                            "keep_best", "patience", "callbacks", "method", "ema", "z_loss",
-                                            "batch_schedule")
+                                            "keep_best", "patience", "callbacks", "method", "ema", "average_after",
+                                            "z_loss", "batch_schedule")
     # Logging, validation and checkpointing: no effect on the computed weights.
     bookkeeping_keys: ClassVar[tuple[str, ...]] = ("threads", "log_every", "validate_every", "checkpoint_every",
                                                    "keep_checkpoints", "steps")
@@ -129,6 +129,9 @@ class TrainingSettings(Settings):
     z_loss: Positive | None = None  # coefficient of (log Z)^2 of the softmax over the vocabulary (PaLM); None = none
     # Decay of an exponential moving average of the weights, which validation and `model/` use; None = the live weights.
     ema: OpenFraction | None = None
+    # The mean of the weights of all steps since validation was no better than this many validations before (NT-ASGD,
+    # arXiv:1708.02182); used as the weights of `ema` are. None = the live weights.
+    average_after: Count | None = None
     batch_schedule: BatchScheduleSettings | None = None  # the batch grows during training; None = always batch_size
     checkpoint_every: Count
     keep_checkpoints: Count = 2

@@ -15,9 +15,10 @@ from stemma.training.method import Method, MethodSetup, MethodState, StepFailed,
 from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.train_state import TrainState
-from stemma.training.weight_average import PREFIX, WeightAverage
+from stemma.training.weight_average import PREFIX, TriggeredAverage, WeightAverage
 
-UPDATES = "average_updates"  # number of updates of the moving average, in a checkpoint
+UPDATES = "average_updates"  # number of updates of the average, in a checkpoint
+VALIDATIONS = "average_validations"  # losses that decide when an average begins
 SMOOTHING = 0.98  # of the running mean of the loss, for spike detection
 LEAST_MEAN = 1.0  # the loss of a classifier that is nearly always right varies by large factors from batch to batch
 ADVICE = "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0"
@@ -35,7 +36,8 @@ class GradientDescent(Method):
                                          self.forward_backward.training_step.precision)
         self.learning_rate = LearningRate(setup.settings, setup.budget)
         self._optimizer_state = OptimizerState(self.network, self.optimizer)
-        self.average = None if settings.ema is None else WeightAverage(self.network, settings.ema)
+        self.average = WeightAverage(self.network, settings.ema) if settings.ema is not None else \
+            None if settings.average_after is None else TriggeredAverage(self.network, settings.average_after)
         self._parameters = list(self.network.parameters())  # walking through the modules takes a millisecond
 
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
@@ -72,11 +74,14 @@ class GradientDescent(Method):
         tensors, values = self._optimizer_state.state()
         if self.average is None:
             return MethodState(tensors, values)
-        return MethodState({**tensors, **self.average.tensors()}, {**values, UPDATES: self.average.num_updates})
+        values = {**values, UPDATES: self.average.num_updates}
+        if isinstance(self.average, TriggeredAverage):
+            values[VALIDATIONS] = self.average.losses
+        return MethodState({**tensors, **self.average.tensors()}, values)
 
     def incompatibility(self, values: dict[str, Any]) -> str | None:
         if (self.average is None) is (UPDATES in values):
-            return f"{'a' if UPDATES in values else 'no'} moving average of the weights (training.ema)"
+            return f"{'an' if UPDATES in values else 'no'} average of the weights (training.ema or average_after)"
         return self._optimizer_state.incompatibility(values)
 
     def restore(self, state: MethodState) -> None:
@@ -85,12 +90,18 @@ class GradientDescent(Method):
         self._optimizer_state.restore(MethodState(others, state.values))
         if self.average is not None:
             self.average.restore(averages, state.values[UPDATES])
+        if isinstance(self.average, TriggeredAverage):
+            self.average.restore_losses(state.values[VALIDATIONS])
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
         return super().evaluated_weights() if self.average is None else self.average.applied()
 
     def live_weights(self) -> AbstractContextManager[None]:
         return super().live_weights() if self.average is None else self.average.live_weights()
+
+    def after_validation(self, loss: float) -> None:
+        if isinstance(self.average, TriggeredAverage):
+            self.average.after_validation(loss)
 
     def finish(self) -> None:
         if self.average is not None:

@@ -94,6 +94,9 @@ class Method(ABC):
         `evaluated_weights`."""
         return nullcontext()
 
+    def after_validation(self, loss: float) -> None:  # noqa: B027 (most methods do not depend on it)
+        """Called with the loss of each validation at a multiple of `validate_every`."""
+
     def finish(self) -> None:  # noqa: B027 (most methods have nothing to do)
         """Give the network its final weights, after the last step."""
 

@@ -24,7 +24,8 @@ def gradient_descent(settings: MethodSettings, setup: MethodSetup) -> Method:
 
 # Keys that describe gradient descent.
 NO_GRADIENTS = ("training.learning_rate", "training.warmup*", "training.optimizer.*", "training.schedule.*",
-                "training.clip_norm", "training.z_loss", "training.ema", "training.batch_schedule.*",
+                "training.clip_norm", "training.z_loss", "training.ema", "training.average_after",
+                "training.batch_schedule.*",
                 "training.micro_batch_size", "training.spike_factor", "training.layer_decay*",
                 "training.frozen", "training.unfreeze", "training.fresh", "training.precision")
 

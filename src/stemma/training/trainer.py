@@ -169,6 +169,7 @@ class Trainer:
             with self.method.evaluated_weights():
                 self.last_validation = self._evaluate()
                 state.ended |= self.callbacks.notify("on_validation", self, self.last_validation)
+            self.method.after_validation(self.last_validation["validation_loss"])
             self.method.set_train_mode()
             finished |= state.ended
         if state.step % settings.checkpoint_every == 0 or finished:

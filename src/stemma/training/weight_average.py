@@ -4,6 +4,8 @@ After each step, average = decay x average + (1 - decay) x weights. Late in trai
 optimum and their average is nearer to it. In the first steps the decay is smaller, (1 + step) / (10 + step), so that a
 short run does not remember its initial weights.
 
+`TriggeredAverage` is the plain mean of the weights of all steps since some validation.
+
 Validation, the best weights under `keep_best` and `model/` use the average. A checkpoint holds the live weights, from
 which training continues, and the average beside the optimizer state.
 """
@@ -11,7 +13,7 @@ which training continues, and the average beside the optimizer state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -81,3 +83,46 @@ class WeightAverage:
         self.num_updates = num_updates
         for name, average in self.averages.items():
             average.copy_(tensors[PREFIX + name])
+
+
+class TriggeredAverage(WeightAverage):
+    """The mean of the weights of all steps since a validation that was no better than the best up to `patience`
+    validations before it (NT-ASGD, arXiv:1708.02182, algorithm 1). Until then the live weights count."""
+
+    def __init__(self, network: nn.Module, patience: int):
+        super().__init__(network, decay=0.0)
+        self.patience = patience
+        self.losses: list[float] = []  # of all validations before the average began
+        self.active = False
+
+    def after_validation(self, loss: float) -> None:
+        if self.active:
+            return
+        earlier = self.losses[:-self.patience]
+        self.active = bool(earlier) and loss > min(earlier)
+        self.losses.append(loss)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        if self.active:
+            self.num_updates += 1
+            torch._foreach_lerp_(list(self.averages.values()), list(self.parameters.values()), 1 / self.num_updates)
+
+    def copy_to_network(self) -> None:
+        if self.num_updates:
+            super().copy_to_network()
+
+    def applied(self) -> AbstractContextManager[None]:
+        return super().applied() if self.num_updates else nullcontext()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() if self.num_updates else {}
+
+    def restore(self, tensors: dict[str, Tensor], num_updates: int) -> None:
+        if num_updates:
+            super().restore(tensors, num_updates)
+
+    def restore_losses(self, losses: list[float]) -> None:
+        """Decide again when the average begins."""
+        for loss in losses:
+            self.after_validation(loss)
