@@ -1,4 +1,4 @@
-"""The body of two language models that read in opposite directions: its settings, and how it is built."""
+"""Bodies of two LSTMs that read in opposite directions: their settings, and how each is built."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from stemma.network.lstm_kinds import LSTMSettings
 from stemma.registry import register
-from stemma.schema.base import Conflict, ConflictKey
-from stemma.schema.parts import NetworkPart
+from stemma.schema.base import Conflict, ConflictKey, Width
+from stemma.schema.parts import BodySettings, NetworkPart
 
 if TYPE_CHECKING:  # recipes are checked without importing torch
     from stemma.network.body import Body
@@ -42,3 +42,34 @@ def opposite_lstms(network: NetworkSettings, part: NetworkPart) -> Body:
     from stemma.network.opposite_lstms import OppositeLSTMs
 
     return OppositeLSTMs(network, part)
+
+
+class Context2vecSettings(BodySettings):
+    """An LSTM over the words before a position and another over those after it; each has half of the embedding."""
+
+    kind: Literal["context2vec"]
+    hidden: Width | None = None  # cells of each LSTM; the joining layer has twice as many units; None = network.width
+
+    required_keys: ClassVar[frozenset[str]] = frozenset()
+    size_keys: ClassVar[tuple[str, ...]] = ("hidden",)
+    unused_keys: ClassVar[tuple[str, ...]] = LSTMSettings.unused_keys
+    reads_embedding: ClassVar[bool] = True
+    excludes_token: ClassVar[bool] = True
+
+    def network_conflicts(self, network: NetworkSettings) -> Iterator[Conflict]:
+        width = network.embedding.width or network.width
+        if width % 2:
+            yield (ConflictKey("embedding.width", f"is shared by two directions, and {width} is odd: try {width + 1}"),
+                   ConflictKey("width", f"is the width of the embedding, which two directions share, and {width} is odd: "
+                                        f"try {width + 1}"))
+
+    def num_parameters(self, network: NetworkSettings, layers: int) -> int:
+        hidden = self.hidden or network.width
+        return 8 * hidden * hidden + 4 * hidden * hidden
+
+
+@register("body", "context2vec", Context2vecSettings)
+def context2vec(network: NetworkSettings, part: NetworkPart) -> Body:
+    from stemma.network.context2vec import ContextBody
+
+    return ContextBody(network, part)

@@ -194,6 +194,7 @@ class BodySettings(Settings):
     reads_embedding: ClassVar[bool] = False  # its first layer reads the embedding's width; no projection before it
     unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
     opposite_directions: ClassVar[bool] = False  # a network for each direction: a row may be read in one of them
+    excludes_token: ClassVar[bool] = False  # the output at a position does not depend on the token there
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
     sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 
