@@ -1,8 +1,8 @@
 """context2vec (CoNLL 2016) as its released code has it, one sentence, one word and one step at a time.
 
-The sentence stands between a token for its beginning and one for its end. The context of a word is the state of one LSTM
-after the words before it, beside the state of another after the words behind it in reversed order; each has its own word
-vectors. Two layers with a ReLU between them join both.
+The sentence stands between a token for its beginning and one for its end. The context of a word is the state of one
+LSTM after the words before it, beside the state of another after the words behind it in reversed order; each has its
+own word vectors. Two layers with a ReLU between them join both.
 
 Weights: words.0, words.1 (vocabulary, n); of the LSTM d: d.input (4 hidden, n), d.recurrent (4 hidden, hidden), d.bias,
 gates input, forget, candidate, output; join, join_bias, output, output_bias; targets (vocabulary, width). y = W x.

@@ -1,8 +1,8 @@
 """ELMo (arXiv:1802.05365) as its released code has it, one word and one step at a time, in double precision.
 
 A word is a row of symbols: 258, its bytes, 259, and 260 up to the end; <S> and </S> have the symbol 256 and 257 in
-place of bytes. Filters over all windows of a row, the largest value of each, ReLU, two highway layers, a projection. Then two
-LSTMs for each direction, cell and projection clipped; the second one's input is added to its output.
+place of bytes. Filters over all windows of a row, the largest value of each, ReLU, two highway layers, a projection.
+Then two LSTMs for each direction, cell and projection clipped; the second one's input is added to its output.
 
 Weights are a dictionary with the names and shapes of the released HDF5 files; y = x W.
 Dropout is a function that is applied to the embedding, to each direction's input of the second and further layers, and

@@ -59,8 +59,8 @@ def load_elmo(options_file: Path, weights_file: Path) -> Model:
     arrays = _read(weights_file, shapes := layout(resolved))
     if problems := [(name, f"is {_shape(arrays[name].shape)} and should be {_shape(shape)}")
                     for name, shape in shapes.items() if arrays[name].shape != shape]:
-        raise CorruptFileError(f"the weights in {weights_file} do not fit {options_file.name}; one of the two is another "
-                               "model's", problems[:MAX_PROBLEMS])
+        raise CorruptFileError(f"the weights in {weights_file} do not fit {options_file.name}; one of the two is "
+                               "another model's", problems[:MAX_PROBLEMS])
     if broken := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise CorruptFileError(f"{weights_file} has numbers that are not finite in {broken[0]}; fetch it again.")
     network.load_state_dict({**network.state_dict(), **from_published(arrays, resolved)})
@@ -90,8 +90,8 @@ def _recipe(file: Path, options: Mapping[str, Any]) -> Recipe:
                   "network.depth.projection_clip": lstm.get("proj_clip") if cells != width else None}
         values |= {key: float(limit) if limit else None for key, limit in limits.items()}
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFileError(f"{file} is not the options file of an ELMo: {type(error).__name__} at {error}; fetch it "
-                               "again.") from error
+        raise CorruptFileError(f"{file} is not the options file of an ELMo: {type(error).__name__} at {error}; fetch "
+                               "it again.") from error
     if cnn.get("activation") != "relu":
         raise UserError(f'{file} has the activation "{cnn.get("activation")}"; the recipe {RECIPE} has relu, as all '
                         "published weights.")
@@ -154,7 +154,8 @@ def from_published(arrays: Mapping[str, np.ndarray], resolved: Recipe) -> dict[s
         for name, sign in (("carry", -1.0), ("transform", 1.0)):
             weights[f"{PREFIX}highway.{index}.{name}.weight"] = sign * arrays[f"CNN_high_{index}/W_{name}"].T
             weights[f"{PREFIX}highway.{index}.{name}.bias"] = sign * arrays[f"CNN_high_{index}/b_{name}"]
-    weights |= {f"{PREFIX}output.weight": arrays["CNN_proj/W_proj"].T, f"{PREFIX}output.bias": arrays["CNN_proj/b_proj"]}
+    weights |= {f"{PREFIX}output.weight": arrays["CNN_proj/W_proj"].T,
+                f"{PREFIX}output.bias": arrays["CNN_proj/b_proj"]}
     for direction in range(2):
         for layer in range(network.layers):
             cell, name = _cell(direction, layer), f"encoder.directions.{direction}.layers.{layer}"

@@ -1,5 +1,5 @@
-"""Negative sampling of words given their context (context2vec, CoNLL 2016): the word of a position against words that are
-drawn by their frequency.
+"""Negative sampling of words given their context (context2vec, CoNLL 2016): the word of a position against words that
+are drawn by their frequency.
 
 For a context c, its word t and k draws n from p(n) ~ count(n)^power the loss is
 -log sigmoid(t . c) - sum over n of log sigmoid(-n . c); its optimum is t . c = log p(t | c) - log(k p(t)), the
@@ -42,8 +42,8 @@ class Context2vecObjectiveSettings(ObjectiveSettings):
             yield (ConflictKey(f"objective.{name}", f"{what}: set network.depth.kind=context2vec"),
                    ConflictKey("network.depth.kind", f"objective.{name} {what}"))
         if recipe.network.embedding.tied:
-            yield (ConflictKey("network.embedding.tied", f"objective.{name} has vectors of its own for the words that it "
-                                                         "predicts: set false"),
+            yield (ConflictKey("network.embedding.tied", f"objective.{name} has vectors of its own for the words that "
+                                                         "it predicts: set false"),
                    ConflictKey(f"objective.{name}", "has vectors of its own: set network.embedding.tied=false"))
 
 

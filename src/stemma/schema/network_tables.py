@@ -50,7 +50,8 @@ class EmbeddingSettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.tokens is False and self.tied:
-            yield (ConflictKey("tied", "there is no token embedding to share (network.embedding.tokens=false): set false"),
+            yield (ConflictKey("tied", "there is no token embedding to share (network.embedding.tokens=false): set "
+                                       "false"),
                    ConflictKey("tokens", "an LM head shares the token embedding: set network.embedding.tied=false"))
         if self.tokens is False and self.cutoffs:
             yield (ConflictKey("cutoffs", "split a token embedding, and there is none: leave them out"),

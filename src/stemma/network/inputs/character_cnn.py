@@ -30,7 +30,8 @@ class CharacterCNN(nn.Module):
         self.filters = nn.ModuleList(_linear(span * settings.size, count, default)
                                      for span, count in zip(settings.widths, settings.filters, strict=True))
         self.highway = nn.ModuleList(Highway(num_filters, default, settings.carry) for _ in range(settings.highway))
-        self.output = Linear(num_filters, width, True, Initializer(embedding_std * num_filters**-0.5, default.truncated))
+        self.output = Linear(num_filters, width, True,
+                             Initializer(embedding_std * num_filters**-0.5, default.truncated))
 
     def spell(self, spelling: np.ndarray) -> None:
         """Set the bytes of each token, (tokens, longest); further rows of the embedding have none."""

@@ -26,7 +26,8 @@ def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str,
         raise UserError(f'--layers is "{layers}"; choose {", ".join(LAYERS[:-1])} or {LAYERS[-1]}.'
                         f'{did_you_mean(layers, LAYERS)}')
     if network.depth.shares_one_block:
-        raise UserError("--features and --layers mix layers, and a network of recurrent depth has a single one; leave it out.")
+        raise UserError("--features and --layers mix layers, and a network of recurrent depth has a single one; leave "
+                        "them out.")
     num_layers = network.decoder.layers if stack == DECODER and network.decoder is not None else network.layers
     top = min(4, num_layers)
     counts = {"all": num_layers + 1, "last4": top, "concat4": top}
