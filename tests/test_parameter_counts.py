@@ -26,6 +26,9 @@ WITH_HEADS = [("bert@base", 110_106_428), ("gpt", 116_534_784),
               ("bart@base", 139_420_416), ("bart@large", 406_291_456),
               ("nanochat@d20", 560_988_160), ("nanochat@d26", 1_081_999_360), ("nanochat@d32", 1_879_048_192),
               ("ltg-bert@base", 98_229_760), ("gpt-bert@base", 119_454_532), ("gpt-bert@small", 29_892_164),
+              ("lstm-lm@medium", 19_775_200), ("lstm-lm@large", 66_022_000),
+              # the authors' code has a second bias in each layer, 10,800 numbers more: 24,221,600 and 33,556,078
+              ("awd-lstm@ptb", 24_210_800), ("awd-lstm@wikitext2", 33_545_278),
               ("roberta@base", 124_697_433), ("roberta@large", 355_412_057)]
 
 
@@ -61,6 +64,15 @@ def test_electra_counts_its_discriminator_only(name, discriminator, changes, gen
     assert model.parameter_count() == discriminator
     assert model.network.generator is not None
     assert generator in (None, model.network.generator.parameter_count())
+
+
+@pytest.mark.parametrize(("name", "order", "hidden", "width", "direct"), [("nnlm@mlp1", 5, 50, 60, True),
+                                                                          ("nnlm@mlp9", 5, 100, 30, False)])
+def test_nnlm_has_the_parameter_count_of_the_paper(name, order, hidden, width, direct):
+    """Section 2: |V| (1 + n m + h) + h (1 + (n - 1) m), less the direct connections if there are none."""
+    vocabulary = 16_383
+    expected = vocabulary * (1 + order * width + hidden) + hidden * (1 + (order - 1) * width)
+    assert count(name) == expected - (0 if direct else vocabulary * (order - 1) * width)
 
 
 def norm(width: int) -> int:

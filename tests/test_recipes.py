@@ -13,6 +13,7 @@ from stemma.training.phases import build_phases
 ALL = [f"{name}@{size}" for name in recipe_loading.recipe_names() for size in recipe_loading.recipe(name).sizes]
 NEURAL = [name for name in recipe_loading.recipe_names()
           if not recipe_loading.recipe(name).settings.network.depth.counts]
+RECURRENT = ["nnlm", "lstm-lm", "awd-lstm"]  # and its ancestor without recurrence
 
 
 @pytest.mark.parametrize("label", ALL)
@@ -131,9 +132,16 @@ def test_laptop_sizes_have_short_sequences_small_batches_and_few_steps(name):
         assert settings.training.warmup_steps < settings.training.steps <= 5000
 
 
-@pytest.mark.parametrize("name", [name for name in NEURAL if name != "transformer"])
+@pytest.mark.parametrize("name", [name for name in NEURAL if name not in ("transformer", *RECURRENT)])
 def test_every_recipe_that_trains_has_the_laptop_sizes(name):
     assert [shape(f"{name}@{size}")[:2] for size in ("tiny", "mini", "midi")] == [(2, 128), (4, 256), (4, 512)]
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_recipes_are_as_wide_as_transformers_and_less_deep(name):
+    layers = 1 if name == "nnlm" else 2
+    assert [shape(f"{name}@{size}")[:2] for size in ("tiny", "mini", "midi")] == [
+        (layers, width) for width in (128, 256, 512)]
 
 
 def test_structbert_as_published():

@@ -6,8 +6,8 @@
 
 Every dropout mask is an argument: zeros and 1 / (1 - p), or ones.
 
-Weights of a layer: input (4 x cells, in), recurrent (4 x cells, out), bias (4 x cells,), in the order of the gates input,
-forget, candidate, output; projection (out, cells) if there is one.
+Weights of a layer: input (4 x cells, in), recurrent (4 x cells, out), bias (4 x cells,), in the order of the gates
+input, forget, candidate, output; projection (out, cells) if there is one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One layer of a long short-term memory in one direction (Hochreiter & Schmidhuber 1997; gates as in arXiv:1409.2329).
 
-- weight dropout: a mask on the hidden-to-hidden matrix, the same at every step (DropConnect; arXiv:1708.02182, section 2)
+- weight dropout: a mask on the hidden-to-hidden matrix, the same at every step (DropConnect; arXiv:1708.02182)
 - projection: the output, which is also the recurrent input, is a linear map of the cell's output (arXiv:1402.1128)
 - clipping of cell and projection to an interval, as in ELMo's code
 
@@ -36,6 +36,7 @@ class LSTMLayer(nn.Module):
     `initializer` is for all matrices; the bias starts at zero, or at `forget_bias` for the forget gate."""
 
     __call__: Callable[..., tuple[Tensor, LSTMState]]
+    hidden_matrices = {"input": 4, "recurrent": 4, "projection": 1}  # matrices in a parameter, for Muon
 
     def __init__(self, input_width: int, hidden: int, initializer: Initializer, *, projection: int | None = None,
                  weight_dropout: float = 0.0, cell_clip: float | None = None, projection_clip: float | None = None,

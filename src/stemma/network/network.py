@@ -204,7 +204,8 @@ class Network(nn.Module):
         In training the memory holds hidden states instead (`stack_input.py`)."""
         memory = self.settings.memory
         starts_with_zeros = memory is not None and memory.start == "zeros"
-        if not self.settings.continues or state is not None or self.training or (stream.reuse_length == 0 and not starts_with_zeros):
+        stores_nothing = stream.reuse_length == 0 and not starts_with_zeros
+        if not self.settings.continues or state is not None or self.training or stores_nothing:
             return state
         return self.new_cache()
 

@@ -21,7 +21,7 @@ class WindowBodySettings(BodySettings):
 
     kind: Literal["window"]
     order: Annotated[int, constraint(lambda order: 2 <= order <= MAX_ORDER,
-                                     f"must lie between 2 and {MAX_ORDER}")] = 5  # tokens of an n-gram, the next included
+                                     f"must lie between 2 and {MAX_ORDER}")] = 5  # tokens of an n-gram, with the next
     direct: bool = False  # the output layer also reads the embeddings; they are part of network.width
 
     required_keys: ClassVar[frozenset[str]] = frozenset()

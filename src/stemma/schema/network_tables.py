@@ -27,6 +27,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "tanh", "silu"]
 
 class EmbeddingSettings(Settings):
     size_keys = ("width", "div_val", "dropout", "word_dropout")
+    laptop_keys = ("scale",)
     structural_keys = ("query", "norm", "tied", "tokens")
     adjustable_keys = ("word_dropout",)
 

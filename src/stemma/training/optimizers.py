@@ -254,7 +254,8 @@ def build_optimizer(network: nn.Module, settings: OptimizerSettings, learning_ra
 
 def count_hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
     """The weight matrices of the linear layers in all blocks, each with the number of matrices fused in it: query, key
-    and value are one product and three matrices (`fused_matrices`, by name of the layer)."""
+    and value are one product and three matrices (`fused_matrices`, by name of the layer). Modules that are no blocks
+    name their own (`hidden_matrices`)."""
     from torch import nn
 
     from stemma.network.block import Block
@@ -264,6 +265,10 @@ def count_hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
         fused: dict[str, int] = getattr(module, "fused_matrices", {})
         counts |= {child.weight: fused.get(name, 1) for name, child in module.named_children()
                    if isinstance(child, nn.Linear)}
+    for module in network.modules():
+        named = module.named_parameters(recurse=False)
+        own: dict[str, int] = getattr(module, "hidden_matrices", {})
+        counts |= {parameter: own[name] for name, parameter in named if name in own}
     return counts
 
 
