@@ -55,12 +55,13 @@ class InferenceModel(_model.Model):
         return stream(self, prompt, **options)
 
     def embed(self, texts: str | Sequence[str], pooling: str = "mean", normalize: bool = False,
-              inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
+              inputs: Mapping[str, Sequence[Any]] | None = None, layer: int | None = None) -> np.ndarray:
         """(texts, width): one vector for each text, the mean over its tokens or the vector of its first position.
-        `inputs`: the other inputs of the network, by name a list with an array (tokens, ...) for each text."""
+        `inputs`: the other inputs of the network, by name a list with an array (tokens, ...) for each text. `layer`: 0
+        is the embedding, -1 the last layer."""
         from stemma.tasks.embed import embed
 
-        return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize, inputs=inputs)
+        return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize, inputs, layer)
 
     def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[ContinuationScore]:
         """The log-probability (in nats) of each text after another, and whether greedy decoding generates it. Without
@@ -123,14 +124,14 @@ def predict(model: _model.Model | str | Path, rows: PredictRows, task: str | Non
 
 
 def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
+          inputs: Mapping[str, Sequence[Any]] | None = None, layer: int | None = None) -> np.ndarray:
     """One vector for each text, as `stemma embed` writes them: (texts, width).
 
         stemma.embed("run", ["a sentence", "another"]).shape
     """
     from stemma.tasks.embed import embed
 
-    return embed(as_model(model), texts, pooling, normalize, inputs)
+    return embed(as_model(model), texts, pooling, normalize, inputs, layer)
 
 
 def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[str], *, length: int | None = None,

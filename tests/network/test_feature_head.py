@@ -109,3 +109,15 @@ def test_only_the_feature_head_is_trained(tmp_path, kind, family):
         key = "label" if kind == "classify" else "tags"
         assert prediction[key] == expected[key]
     assert "heads.task.reader.weight_ih_l1_reverse" in load_file(tmp_path / "run/model/model.safetensors")
+
+
+def test_the_network_learns_too_without_features(tmp_path):
+    start = toy_tasks.save_model(tmp_path / "start", "bert@tiny")
+    sets = toy_tasks.write_sets(tmp_path, "classify", train=64, dev=20)
+    finetune(TaskArguments("classify", sets, features="all", frozen=False), start, tmp_path / "run", steps=4, seed=SEED)
+    before, after = (stemma.load(folder).network.state_dict() for folder in (start, tmp_path / "run"))
+    changed = {name for name, tensor in before.items()
+               if not name.startswith("heads.") and not torch.equal(tensor, after[name])}
+    assert any(name.startswith("embedding.") for name in changed)
+    assert {name.split(".")[2] for name in changed if name.startswith("encoder.blocks.")} == {"0", "1"}
+    assert after["heads.task.shares"].abs().max() > 0  # so does the mix

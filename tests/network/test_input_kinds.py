@@ -23,7 +23,7 @@ from stemma.corpus.row_template import RowTemplate
 from stemma.corpus.seq2seq_rows import EncoderDraft
 from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
-from stemma.network.inputs.characters import BEGINS, ENDS, token_bytes
+from stemma.network.inputs.characters import BEGINS, ENDS, CharacterSettings, token_symbols
 from stemma.network.inputs_outputs import Stream
 from stemma.objectives import build_objectives, collate
 from stemma.visibility import Causal
@@ -74,17 +74,20 @@ def test_the_text_inputs_are_registered_and_come_from_the_embedding():
     assert (alone.batch, alone.length, alone.input_ids) == (2, 5, None)  # a task id per row has no length
 
 
-def test_token_bytes_spell_each_token():
+def test_the_symbols_of_a_token_spell_it():
     def vocabulary(kind: str, *tokens: str):
         token_ids = {token: index for index, token in enumerate(tokens)}
         return SimpleNamespace(kind=kind, vocab_size=len(tokens), backend=SimpleNamespace(get_vocab=lambda: token_ids))
 
-    result = token_bytes(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
+    def symbols(tokenizer, longest):
+        return token_symbols(tokenizer, CharacterSettings(kind="characters", longest=longest))
+
+    result = symbols(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
     assert result.tolist() == [[BEGINS, 98, 99, ENDS, 0, 0], [BEGINS, 36, 36, 0xC3 + 1, 0xA9 + 1, ENDS],
                                [BEGINS, *(ord(letter) + 1 for letter in "long"), ENDS]]
     # a byte-level vocabulary writes a space as Ġ and the two bytes of é as Ã and ©
-    assert token_bytes(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
-                                                                           [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
+    assert symbols(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
+                                                                       [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import stemma
-from stemma.network.inputs.characters import token_bytes
+from stemma.network.inputs.characters import CharacterSettings, token_symbols
 from stemma.training.pretrain import pretrain
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=24",
@@ -35,5 +35,6 @@ def test_character_models_need_no_extra_inputs(corpus_folder, tmp_path):
         tuned = stemma.load(tmp_path / f"tuned-{name}")
         assert tuned.predict(["the old river"])[0]["label"] in ("0", "1")
         spelling = tuned.network.embedding.inputs["letters"].spelling
-        assert torch.equal(spelling, torch.from_numpy(token_bytes(tuned.tokenizer, 20))) and spelling[:, 0].all()
+        expected = token_symbols(tuned.tokenizer, CharacterSettings(kind="characters"))
+        assert torch.equal(spelling, torch.from_numpy(expected)) and spelling[:, 0].all()
     assert stemma.load(tmp_path / "t5@tiny").generate("the old", tokens=2)[0].tokens

@@ -147,7 +147,7 @@ def test_a_diverging_learning_rate_loses(tmp_path, model, monkeypatch):
     (["--rates", "1e-5,1e-5"], "several different learning rates"), (["--rates", "0,1e-5"], "greater than 0"),
     (["--restarts", "0"], "must be 1 or more"), (["--ensemble"], "add --restarts"),
     (["--rates", "1e-5,2e-5", "training.learning_rate=1e-4"], "exclude each other"),
-    (["--layers", "last4"], "add --features"), (["--class-weights", "1"], "there are 2 classes: bad, good")])
+    (["--layers", "last5"], "choose all, last4"), (["--class-weights", "1"], "there are 2 classes: bad, good")])
 def test_invalid_options_are_rejected_before_any_output(tmp_path, model, options, messages):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=8)
     done = command("finetune", "classify", "--model", model, "--train", sets["train"], "--dev", sets["dev"], "--out",

@@ -18,7 +18,7 @@ from stemma.corpus.annotate import annotate
 from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.exchange.save import save
-from stemma.network.inputs.characters import token_bytes
+from stemma.network.inputs.characters import CharacterSettings, token_symbols
 from stemma.training.checkpoints import WEIGHTS
 from stemma.training.pretrain import pretrain, resume
 from stemma.training.run_folder import read_run
@@ -98,7 +98,7 @@ def test_runs_with_inputs_resume_exactly_and_their_models_save_and_load(trained,
     if kind == "frozen":
         assert_close(module.vectors, torch.from_numpy(np.load(annotated / "vectors.npy")).float())
     if kind in ("characters", "written"):
-        expected = torch.from_numpy(token_bytes(model.tokenizer, 20))
+        expected = torch.from_numpy(token_symbols(model.tokenizer, CharacterSettings(kind="characters")))
         assert torch.equal(module.spelling[:len(expected)], expected) and expected.any()
 
 

@@ -61,6 +61,8 @@ def embed(model: ModelArgument,
                                                     help="Texts, one per line; blank lines are skipped.")],
           out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")], encoded: FileEncoding,
           pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first position).")] = "mean",
+          layer: Annotated[int | None, typer.Option(show_default="the output", help="Hidden states of this layer: 0 is "
+                                                    "the embedding, -1 the last layer.")] = None,
           normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to L2 norm 1.")] = False,
           field: FieldOption = "text",
           overwrite: OverwriteOption = False,
@@ -88,13 +90,13 @@ def embed(model: ModelArgument,
     texts = [passage.text for passage in passages if passage.starts_document]
     loaded = open_model(model, choose_device())
     start = time.perf_counter()
-    vectors = compute_embeddings(loaded, texts, pooling, normalize)
+    vectors = compute_embeddings(loaded, texts, pooling, normalize, layer=layer)
     seconds = time.perf_counter() - start
     content = io.BytesIO()
     np.save(content, vectors)
     make_folder(out.parent)
     atomic_write(out, content.getvalue())
     result = {"out": str(out), "vectors": len(vectors), "width": vectors.shape[1], "pooling": pooling,
-              "normalized": normalize, "seconds": seconds}
+              **({} if layer is None else {"layer": layer}), "normalized": normalize, "seconds": seconds}
     emit(result, json, lambda: print(f"{pluralize(len(vectors), 'vector')} of size {vectors.shape[1]:,} in {out} "
                                      f"({seconds:.1f} s)"))

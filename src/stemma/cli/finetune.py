@@ -107,19 +107,18 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """Feature-based transfer: the network is frozen, and a BiLSTM is trained on its hidden states."""
+    """A BiLSTM on a mix of the network's hidden states, with the network frozen or trained too."""
 
     features: Annotated[bool, typer.Option("--features", help="Freeze the network and train a BiLSTM on its hidden "
                                                               "states.")] = False
-    layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Layers for --features: a weighted sum (all, "
-                                        "last4), a concatenation (concat4, embedding+last), or one layer (last, "
-                                        "before-last, embedding).")] = "all"
+    layers: Annotated[str | None, typer.Option(
+        metavar="all|last4|...", show_default="all with --features", help="Layers that the BiLSTM reads: a learned "
+        "weighted sum (all, last4), a concatenation (concat4, embedding+last), or one layer (last, before-last, "
+        "embedding). Without --features the network is trained too.")] = None
 
     def selected_layers(self) -> str | None:
-        """The layers, or None if the network itself is trained."""
-        if self.layers != "all" and not self.features:
-            raise UserError("--layers selects the layers for --features; add --features, or leave it out.")
-        return self.layers if self.features else None
+        """The layers, or None if the task has a head of its own."""
+        return "all" if self.features and self.layers is None else self.layers
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,8 @@ def finetune_task(
     layers = features.selected_layers()
     values = {} if class_weights is None else {"balance": class_weights}
     task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),
-                         examples.metric or (), values, layers, style, static.vectors, static.tune_vectors)
+                         examples.metric or (), values, layers, style, static.vectors, static.tune_vectors,
+                         frozen=features.features)
     result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
                       reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), find_rate=find_rate,
                       baseline=not no_baseline,

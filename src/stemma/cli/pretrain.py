@@ -158,6 +158,8 @@ def _usage_hint(run: Path) -> str:
     paired = any(packing_settings(packing).reads == "pairs" for packing in trained.settings.packings().values())
     if is_seq2seq(trained) and paired:
         return f'translate {run} --text "..."'
+    if mode is None and not any(task.masks_tokens for task in trained.settings.objective.values()):
+        return f"embed {run} FILE --out vectors.npy"
     return f'{"fill" if mode in (None, "cloze") else "generate"} {run} "..."'
 
 

@@ -4,8 +4,10 @@ The documents are concatenated in corpus order, with separators, and the text is
 rows. Row b of every batch continues lane b; nothing is shuffled. A reversed lane runs from its end to its beginning, so
 that the memory contains the text that follows.
 
-`contiguous` takes a full window each time: every token once per epoch. `contiguous_pair` is XLNet's packing
-(arXiv:1906.08237): the first half of the window is text that the memory reuses, the second half is a pair. A continues
+`contiguous` takes a full window each time: every token once per epoch. With `contiguous_both` each lane has two rows,
+one that reads it forwards and one that reads it backwards (ELMo, arXiv:1802.05365).
+
+`contiguous_pair` is XLNet's packing (arXiv:1906.08237): the first half of the window is text that the memory reuses, the second half is a pair. A continues
 the first half. B continues A or, half of the time, begins at another sentence of the lane. The next row begins where A
 began.
 """
@@ -23,7 +25,7 @@ from stemma.corpus.row_spans import RowSpans
 from stemma.corpus.sampler import Cursor, SamplerRequest, ValidationRows, corpus_too_small
 from stemma.corpus.subset import CorpusSubset
 from stemma.registry import register
-from stemma.schema.corpus import PackingSettings
+from stemma.schema.corpus import PackingSettings, packing_settings
 
 A, B, PAST = 0, 1, 2  # parts of a row
 MIN_SEGMENTS = 4  # windows per validation lane, so that validation uses the memory
@@ -99,6 +101,11 @@ class ContiguousPacking(PackingSettings):
     contiguous = True
 
 
+class ContiguousBothPacking(PackingSettings):
+    contiguous = True
+    both_directions = True
+
+
 class ContiguousPairPacking(PackingSettings):
     contiguous = True
     paired = True
@@ -106,6 +113,7 @@ class ContiguousPairPacking(PackingSettings):
 
 
 @register("packing", "contiguous", ContiguousPacking)
+@register("packing", "contiguous_both", ContiguousBothPacking)
 @register("packing", "contiguous_pair", ContiguousPairPacking)
 class ContiguousSampler:
     """Endless batches of a fixed number of rows. The cursor is (epoch, 0, batch); each epoch begins at the start of the
@@ -123,7 +131,8 @@ class ContiguousSampler:
         self.reversed_rows = np.zeros(rows, dtype=bool) if reversed_rows is None else reversed_rows
         self.cursor = Cursor()
         self.text = ConcatenatedText(subset, packer.template.has_separator)
-        self.num_distinct_lanes = max(1, min(rows, self.text.size // packer.template.length))
+        most = rows // 2 if packing_settings(packer.kind).both_directions else rows
+        self.num_distinct_lanes = max(1, min(most, self.text.size // packer.template.length))
         edges = [index * self.text.size // self.num_distinct_lanes for index in range(self.num_distinct_lanes + 1)]
         self.lanes = [Lane(edges[row % self.num_distinct_lanes], edges[row % self.num_distinct_lanes + 1],
                            bool(self.reversed_rows[row]))
@@ -138,6 +147,8 @@ class ContiguousSampler:
         length, max_rows = request.length, max(1, tokens // request.length)
         size = max(1, min(request.rows, max_batch_tokens // length,
                           request.subset.num_tokens // (MIN_SEGMENTS * length)))
+        if packing_settings(request.packer.kind).both_directions:
+            size = max(2, size - size % 2)
         sampler = cls.from_request(replace(request, rows=size))
         for start in range(0, min(max_rows, sampler.num_batches * size), size):
             continues = sampler.continues_previous

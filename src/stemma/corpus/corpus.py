@@ -15,7 +15,8 @@ Token and byte offsets are global, over all shards. A document never crosses a s
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ FORMAT = "stemma-corpus"
 VERSION = 1
 MANIFEST = "manifest.json"
 TEXT = "text"
+RECENT_DOCUMENTS = 64  # whose texts are kept
 # The arrays of every corpus, and the dtype that readers get (on disk the dtype is as narrow as possible).
 CORE_ARRAYS: dict[str, type] = {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}
 ADVICE = "build it again with `stemma corpus build`."
@@ -153,6 +155,20 @@ class Corpus:
         shard = int(np.searchsorted(self._text_bounds, start, side="right")) - 1
         low = self._text_bounds[shard]
         return self._text[shard][start - low : stop - low].tobytes().decode("utf-8")
+
+    def token_texts(self, index: np.ndarray) -> list[str]:
+        """The part of the text that each of these tokens was made from. The last documents that were read stay in
+        memory."""
+        document = np.searchsorted(self.document_starts, index, side="right") - 1
+        starts = self.values_at("starts", index)
+        stops = starts + self.values_at("lengths", index)
+        texts = {number: self._recent_text(number) for number in np.unique(document).tolist()}
+        return [texts[number][start:stop] for number, start, stop in
+                zip(document.tolist(), starts.tolist(), stops.tolist(), strict=True)]
+
+    @cached_property
+    def _recent_text(self) -> Callable[[int], str]:
+        return lru_cache(RECENT_DOCUMENTS)(self.document_text)
 
     def _arrays(self, name: str) -> list[np.ndarray]:
         if name not in self._shards:

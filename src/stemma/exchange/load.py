@@ -1,4 +1,5 @@
-"""Load a model from a run folder, its model/, or a supported Hugging Face folder. Ignored tensors are reported."""
+"""Load a model from a run folder, its model/, a supported Hugging Face folder, or ELMo's files. Ignored tensors are
+reported."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from stemma.atomic_files import CHECKSUMS, verify_checksums
 from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.exchange import families, find_family
+from stemma.exchange.elmo import elmo_files, load_elmo
 from stemma.exchange.family import Family
 from stemma.exchange.folder_checks import (
     check_finite,
@@ -50,6 +52,10 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "s
 def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
     """The model in eval mode and fp32, on `device`."""
     folder = resolve_model_folder(name_or_path)
+    if not (folder / "config.json").is_file() and (files := elmo_files(folder)) is not None:
+        model = load_elmo(*files)
+        model.network.to(device)
+        return model
     config = _read_config(folder)
     if (folder / CHECKSUMS).is_file():
         verify_checksums(folder, "the model", "copy it again, or save it again from its run; if you changed it on "
@@ -91,6 +97,8 @@ def resolve_model_folder(name_or_path: str | Path) -> Path:
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
             return folder
+    if path.is_dir() and elmo_files(path) is not None:
+        return path
     if (path / "run.json").is_file():
         raise UserError(f"the run {path} has no model yet; `stemma resume {path}` finishes it.")
     if path.exists():

@@ -36,6 +36,7 @@ class StackInput:
     cross_cache: CrossAttentionCache | None = None  # the encoder output that a decoder attends to
     keep_hidden_states: bool = False  # return every layer's output
     keep_attention_scores: bool = False  # return every layer's attention scores
+    reversed_rows: Tensor | None = None  # (B,) True if the row is in reversed order; None: no row is
     token_mask: Tensor | None = None  # (B, L) False at padding, which means and losses exclude; None: no padding
 
 

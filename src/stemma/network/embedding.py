@@ -22,13 +22,21 @@ from stemma.schema.network import TEXT_INPUTS, TOKENS, NetworkSettings
 from stemma.schema.parts import InputSettings, NetworkPart
 
 
+class NoTokens(nn.Module):
+    """In place of a token embedding: the sizes that it would have."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int):
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+
+
 class InputEmbedding(TensorModule):
     """The input of a part as one vector per position.
 
     `shared`: a decoder uses the encoder's token embedding, with its own positions and norm. With `share_all`, only the
     projection to the stack's width is new (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
 
-    tokens: AdaptiveInput | CountingTable | nn.Embedding
+    tokens: AdaptiveInput | CountingTable | nn.Embedding | NoTokens
     segments: nn.Embedding | None
     tasks: nn.Embedding | None
 
@@ -52,6 +60,8 @@ class InputEmbedding(TensorModule):
         for name in TEXT_INPUTS:
             has_input = name in self.input_settings
             setattr(self, name, self._input_module(name, vocab_size, width, shared, share_all) if has_input else None)
+        if TOKENS not in self.input_settings:
+            self.tokens = NoTokens(vocab_size, width)
         # a recurrent body adds positions itself, before each step
         self.position: TensorModule | None = share_or_build(
             "position", lambda: build_position_scheme(network).build_embedding(width), not part.body.adds_positions)
@@ -122,7 +132,8 @@ class InputEmbedding(TensorModule):
         assert module is not None
         if values is None and not settings.always:
             return None
-        embedded: Tensor = module(values)
+        further = [stream.inputs[name]] if settings.reads_text and name in stream.inputs else []
+        embedded: Tensor = module(values, *further)
         if name != TOKENS:
             return embedded
         if self.training and self.word_dropout and values is not None:

@@ -1,4 +1,4 @@
-"""Feature-based use of a frozen network: a BiLSTM over a mix of its layers learns the task.
+"""A BiLSTM over a mix of a network's layers learns a task: feature-based with a frozen network, or with both trained.
 
 The mix is ELMo's (arXiv:1802.05365, equation 1), a scaled sum of the layers with softmax weights, or a concatenation.
 The BiLSTM has two layers, as in BERT's feature-based experiments (arXiv:1810.04805, section 5.3), and both directions

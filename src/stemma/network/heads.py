@@ -17,7 +17,7 @@ from torch.nn import functional
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveInput, AdaptiveSoftmaxHead
 from stemma.network.dropout import Dropout
-from stemma.network.embedding import InputEmbedding
+from stemma.network.embedding import InputEmbedding, NoTokens
 from stemma.network.initialization import Initializer, Linear, LookupEmbedding, default_initializer
 from stemma.network.kinds import build_norm
 from stemma.network.linear_cross_entropy import (
@@ -28,6 +28,7 @@ from stemma.network.linear_cross_entropy import (
 )
 from stemma.network.module import TensorModule
 from stemma.network.ngram_tables import CountHead, CountingTable
+from stemma.network.sampled_softmax import sample_tokens, sampled_cross_entropy
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 from stemma.schema.network_tables import Activation, HeadSettings
@@ -40,6 +41,7 @@ class LMHeadSpec:
 
     transform: bool = True
     bias: bool = True
+    one_direction: bool = False  # it reads half of the network's width: one direction of a body that has two
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         if isinstance(embedding.tokens, CountingTable):
@@ -122,13 +124,15 @@ class LMHead(TensorModule):
         self.bias = nn.Parameter(torch.zeros(embedding.tokens.num_embeddings)) if spec.bias else None
         self.scale = settings.width**-0.5 if settings.embedding.scale_logits else 1.0
         self.softcap = settings.embedding.logit_softcap
+        self.one_direction = settings.width // 2 if spec.one_direction else None
         self.z_loss = 0.0  # coefficient of the z-loss, in training only (training.z_loss)
         if settings.embedding.tied:
+            assert not isinstance(embedding.tokens, NoTokens), "an output matrix of its own is needed"
             self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
         else:
             output = Initializer(0.0) if settings.initialization.zero_output else initializer
-            self.output = Linear(width if spec.transform else settings.width, embedding.tokens.num_embeddings, False,
-                                 output)
+            self.output = Linear(width if spec.transform else self.one_direction or settings.width,
+                                 embedding.tokens.num_embeddings, False, output)
 
     @property
     def weight(self) -> Tensor:
@@ -138,6 +142,8 @@ class LMHead(TensorModule):
         return self.tokens.weight
 
     def transform(self, hidden: Tensor) -> Tensor:
+        if self.one_direction is not None:  # of both directions the one from left to right, which stands first
+            hidden = hidden[..., :self.one_direction]
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.dense is None or self.norm is None:
@@ -164,6 +170,12 @@ class LMHead(TensorModule):
         """(N, width) at target positions, (N,) labels -> the sum of the losses divided by `denominator`."""
         return linear_cross_entropy(self.transform(hidden), self.weight, self.bias, labels, denominator, smoothing,
                                     self.softcap, self.z_loss if self.training else 0.0)
+
+    def sampled_loss(self, hidden: Tensor, labels: Tensor, denominator: float, count: int) -> Tensor:
+        """The loss over the label and a random sample of `count` tokens of the vocabulary (`sampled_softmax.py`)."""
+        sample = sample_tokens(count, len(self.weight), hidden.device)
+        losses = sampled_cross_entropy(self.transform(hidden), self.weight, self.bias, labels, sample)
+        return losses.sum() / denominator
 
     def loss_and_correct(self, hidden: Tensor, labels: Tensor, denominator: float) -> LMLossOutput:
         """The loss, and whether the most probable token is the label at each target position."""

@@ -53,7 +53,8 @@ def padded_inputs(inputs: Mapping[str, Sequence[Any]] | None, input_settings: Ma
 
 
 def _name_problem(name: str, input_settings: Mapping[str, InputSettings]) -> str | None:
-    accepted = [accepted_name for accepted_name, settings in input_settings.items() if not settings.from_ids]
+    accepted = [accepted_name for accepted_name, settings in input_settings.items()
+                if not settings.from_ids or settings.reads_text]
     if name in accepted:
         return None
     if name in input_settings:

@@ -61,7 +61,8 @@ def build_stack_input(network: Network, stream: Stream, state: State | None,
         position_ids = torch.arange(cache.length, cache.length + length, device=device)
     return StackInput(context, masks, length, num_keys, position_ids, _rotations(network, stream, position_ids),
                       stream.output_positions, memory, memory_update, cache, zero_memory_length if cache else 0,
-                      skip_padding=stream.skip_padding, cross_cache=cross_cache, token_mask=stream.token_mask())
+                      skip_padding=stream.skip_padding, cross_cache=cross_cache, reversed_rows=stream.reversed_rows,
+                      token_mask=stream.token_mask())
 
 
 def _rotations(network: Network, stream: Stream, position_ids: Tensor | None) -> list[RotaryRotation]:

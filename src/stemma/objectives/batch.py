@@ -136,7 +136,7 @@ def _row_target(values: np.ndarray) -> Target:
 def _inputs(draft: Draft | EncoderDraft, inputs: Mapping[str, InputSettings], longest: int) -> dict[str, Tensor]:
     """Tensors of the inputs that come from the corpus; the network computes those that follow from token ids."""
     return {name: torch.from_numpy(np.ascontiguousarray(settings.from_draft(name, draft)[:, :longest]))
-            for name, settings in inputs.items() if not settings.from_ids}
+            for name, settings in inputs.items() if not settings.from_ids or settings.reads_text}
 
 
 def _collate_seq2seq(corpus: Corpus, source_rows: PaddedRows, target_rows: PaddedRows,

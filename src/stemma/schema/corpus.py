@@ -90,6 +90,7 @@ class PackingSettings(Settings):
     shortens: ClassVar[bool] = False  # some rows are shorter, by corpus.short_probability
     bucketed: ClassVar[bool] = False  # rows of a batch have similar lengths
     contiguous: ClassVar[bool] = False  # each row continues in the same row of the next batch
+    both_directions: ClassVar[bool] = False  # two rows read each contiguous text, in opposite directions
     past: ClassVar[float] = 0.0  # fraction of a contiguous row that is text for the memory
 
 

@@ -112,7 +112,8 @@ class NetworkSettings(Settings):
     def inputs_of(self, part: NetworkPart) -> dict[str, InputSettings]:
         """All inputs of a part, by name."""
         counts = {SEGMENTS: self.embedding.segments, TASKS: self.embedding.tasks}
-        values: dict[str, dict[str, Any]] = {TOKENS: {}, **{name: {"count": n} for name, n in counts.items() if n}}
+        tokens: dict[str, dict[str, Any]] = {} if self.embedding.tokens is False else {TOKENS: {}}
+        values: dict[str, dict[str, Any]] = {**tokens, **{name: {"count": n} for name, n in counts.items() if n}}
         inputs = {name: registry.parse_settings("input", {"kind": name, **keys}) for name, keys in values.items()}
         return inputs | {name: settings for name, settings in self.inputs.items()
                          if part.attends_to is None or settings.decoder}
@@ -199,6 +200,14 @@ class NetworkSettings(Settings):
             yield (ConflictKey("embedding.query", "a second stream is not supported with recurrent depth"),
                    ConflictKey(f"{one_block.key}.kind",
                                "recurrent depth does not support a second stream (network.embedding.query)"))
+        if self.embedding.tokens is False:
+            if not any(settings.from_ids and settings.fused for settings in self.inputs.values()):
+                yield (ConflictKey("embedding.tokens", "then another input must be made from the token ids, such as one "
+                                                       "of the kind characters: add [network.inputs.NAME]"),)
+            for key in ("decoder", "generator"):
+                if getattr(self, key) is not None:
+                    yield (ConflictKey("embedding.tokens", f"network.{key} shares the token embedding: leave it out"),
+                           ConflictKey(key, "shares the token embedding, and network.embedding.tokens is false"))
         if self.embedding.fusion is not None and not self.inputs:
             yield (ConflictKey("embedding.fusion",
                                "there is nothing to combine tokens with: add [network.inputs.NAME]"),)

@@ -28,10 +28,11 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "tanh", "silu"]
 class EmbeddingSettings(Settings):
     size_keys = ("width", "div_val", "dropout", "word_dropout")
     laptop_keys = ("scale",)
-    structural_keys = ("query", "norm", "tied", "fixed")
+    structural_keys = ("query", "norm", "tied", "fixed", "tokens")
     adjustable_keys = ("word_dropout",)
 
     width: Width | None = None  # embedding size; smaller than the network's: factorized (ALBERT); None = network.width
+    tokens: bool | None = None  # false = no token embedding, other inputs take its place (ELMo); None = true
     segments: Natural = 0  # number of segment embeddings; 0 = none
     tasks: Natural = 0  # number of task embeddings; 0 = none (ERNIE 2.0)
     scale: bool = False  # multiply by the square root of the width
@@ -50,6 +51,13 @@ class EmbeddingSettings(Settings):
     logit_softcap: Positive | None = None  # c: logits become c tanh(logits / c), so that none exceeds c (Gemma 2)
 
     def conflicts(self) -> Iterator[Conflict]:
+        if self.tokens is False and self.tied:
+            yield (ConflictKey("tied", "there is no token embedding to share (network.embedding.tokens=false): set "
+                                       "false"),
+                   ConflictKey("tokens", "an LM head shares the token embedding: set network.embedding.tied=false"))
+        if self.tokens is False and self.cutoffs:
+            yield (ConflictKey("cutoffs", "split a token embedding, and there is none: leave them out"),
+                   ConflictKey("tokens", "network.embedding.cutoffs split the token embedding: leave it out"))
         if self.cutoffs != sorted(set(self.cutoffs)):
             yield (ConflictKey("cutoffs", "must be in ascending order"),)
         if self.fixed and (self.tied or self.cutoffs):

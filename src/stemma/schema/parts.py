@@ -3,7 +3,7 @@ tensor exists. No other module has a list of kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -102,6 +102,17 @@ class InputSettings(Settings):
     fused: ClassVar[bool] = True  # combined by the fusion; otherwise added to its output
 
     @property
+    def reads_text(self) -> bool:
+        """Whether an input that is computed from token ids also reads the text of words outside of the vocabulary. A
+        stream may then have an array of its name, which the module gets besides the ids."""
+        return False
+
+    def from_texts(self, tokenizer: Any, ids: np.ndarray, words: Sequence[str]) -> np.ndarray:
+        """(n, ...) values of such an input for the token ids of one text and the part of the text that each was made
+        from; "" for special tokens."""
+        raise NotImplementedError
+
+    @property
     def shape(self) -> tuple[int, ...] | None:
         """Shape of the value of one position, such as (size,) for a vector; None: any."""
         return None
@@ -182,6 +193,8 @@ class BodySettings(Settings):
     carries_state: ClassVar[bool] = False  # a state of fixed size is its context: it continues from call to call
     reads_embedding: ClassVar[bool] = False  # its first layer reads the embedding's width; no projection before it
     unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
+    opposite_directions: ClassVar[bool] = False  # a network for each direction: a row may be read in one of them
+    excludes_token: ClassVar[bool] = False  # the output at a position does not depend on the token there
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
     sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 

@@ -23,12 +23,17 @@ BATCH_TOKENS = 8192
 
 
 def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
+          inputs: Mapping[str, Sequence[Any]] | None = None, layer: int | None = None) -> np.ndarray:
     """(texts, width) float32. Batches contain texts of similar length, so there is little padding. `inputs`: named
-    extra inputs, an array per text with a row per token, special tokens included."""
+    extra inputs, an array per text with a row per token, special tokens included. `layer`: 0 is the embedding, -1 the
+    last layer; None: the output of the network."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
     model.require_hidden_states("embed texts")
+    count = model.network.parts["encoder"].layers
+    if layer is not None and not -count - 1 <= layer <= count:
+        raise UserError(f"--layer is {layer}, and {model.recipe.label} has {count} layers: choose 0 (the embedding) to "
+                        f"{count}, or -1 (the last one) to {-count - 1}.")
     tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
     limit = corpus.sequence_length  # longer positions were never trained
@@ -41,8 +46,9 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
                        "truncated.")
     extra_inputs = padded_inputs(inputs, model.recipe.settings.network.inputs,
                                  [len(encoding.ids) for encoding in encodings], model.recipe.label)
+    extra_inputs |= _text_inputs(model, texts, encodings)
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
-    vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
+    vectors: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
     start = 0
     with progress_stage("embedding", len(order), "texts") as work:
         while start < len(order):
@@ -52,18 +58,34 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
             indices = order[start:stop]
             batch_inputs = {name: pad_sequence([arrays[i] for i in indices], batch_first=True)
                             for name, arrays in extra_inputs.items()}
-            vectors[indices] = _pool_batch(model, [encodings[i].ids for i in indices], batch_inputs, pooling, normalize)
+            batch = _pool_batch(model, [encodings[i].ids for i in indices], batch_inputs, pooling, normalize,
+                                layer)
+            for index, vector in zip(indices, batch, strict=True):
+                vectors[index] = vector
             start = stop
             work.set_count(start)
-    return vectors
+    return np.stack(vectors) if vectors else np.zeros((0, model.recipe.settings.network.width), np.float32)
+
+
+def _text_inputs(model: Model, texts: Sequence[str], encodings: Sequence[Any]) -> dict[str, list[torch.Tensor]]:
+    """Values of the inputs that read the text of unknown words: a tensor (tokens, ...) for each text, by name."""
+    tokenizer = model.require_tokenizer()
+    texts = [tokenizer.pre_normalize(text) for text in texts]
+    return {name: [torch.from_numpy(settings.from_texts(
+        tokenizer, np.array(encoding.ids), [text[slice(*offsets)] for offsets in encoding.offsets]))
+        for text, encoding in zip(texts, encodings, strict=True)]
+        for name, settings in model.recipe.settings.network.inputs.items() if settings.reads_text}
 
 
 @torch.inference_mode()
-def _pool_batch(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool) -> np.ndarray:
+def _pool_batch(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool,
+                layer: int | None) -> np.ndarray:
     max_length = max(map(len, rows))
     mask = torch.tensor([[1] * len(row) + [0] * (max_length - len(row)) for row in rows])
     ids = torch.tensor([row + [0] * (max_length - len(row)) for row in rows])
-    hidden = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)})["encoder"]  # not the decoder
+    output = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)},  # not the decoder
+                           keep_hidden_states=layer is not None)
+    hidden = output["encoder"] if layer is None else output.all_hidden_states("encoder")[layer]
     if pooling == "mean":
         weight = mask.to(hidden)[..., None]
         vectors = (hidden * weight).sum(1) / weight.sum(1)

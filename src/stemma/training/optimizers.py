@@ -57,6 +57,22 @@ def adam(groups: ParameterGroups, learning_rate: float, settings: AdamSettings, 
     return Adam(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon, fused=True)
 
 
+class AdagradSettings(OptimizerSettings):
+    """Steps divided by the root of the sum of all squared gradients (Duchi et al. 2011)."""
+
+    kind: Literal["adagrad"]
+    accumulator: NonNegative = 0.0  # the sum of squared gradients starts here
+    epsilon: Positive = 1e-10
+
+
+@register("optimizer", "adagrad", AdagradSettings)
+def adagrad(groups: ParameterGroups, learning_rate: float, settings: AdagradSettings,
+            precision: torch.dtype) -> Optimizer:
+    from torch.optim import Adagrad
+
+    return Adagrad(groups, learning_rate, initial_accumulator_value=settings.accumulator, eps=settings.epsilon)
+
+
 class SGDSettings(OptimizerSettings):
     """Stochastic gradient descent, the rule of recurrent language models."""
 

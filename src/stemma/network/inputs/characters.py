@@ -2,13 +2,14 @@
 arXiv:2010.10392).
 
 Tokens of similar spelling have similar vectors from the start, rare ones too. The network stores the bytes of each
-token of the vocabulary, so token ids suffice as input. A masked token has the spelling of the mask token.
+token of the vocabulary, so token ids suffice as input. A masked token has the spelling of the mask token. With
+`unknown = "spelled"` a word outside of the vocabulary is read as it is spelled in the text, so that no word is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:  # recipes are checked without importing torch
 
 NOTHING, BEGINS, ENDS = 0, 257, 258  # symbols besides bytes; byte b is symbol b + 1
 SYMBOLS = 259
+# Symbols of ELMo's released weights: byte b is symbol b. The tokens for the beginning and the end of a text have one
+# symbol each in place of bytes, and what follows the end of a word is a symbol with an embedding of its own.
+ELMO_TEXT_BEGINS, ELMO_TEXT_ENDS, ELMO_BEGINS, ELMO_ENDS, ELMO_NOTHING = 256, 257, 258, 259, 260
+ELMO_SYMBOLS = 261
+KNOWN = -1  # in place of the first symbol of a token that the vocabulary spells
+UNKNOWN_TOKEN = "unknown"  # role of the token of words outside of the vocabulary
 Bytes = Annotated[int, constraint(lambda n: n >= 3, "must be 3 or more: a byte between the beginning and the end"),
                   constraint(lambda n: n <= 1000, "must be at most 1,000")]
 
@@ -36,9 +43,26 @@ class CharacterSettings(InputSettings):
     widths: list[Count] = [1, 2, 3, 4, 5]  # kernel sizes in bytes
     filters: list[Width] = [32, 32, 64, 64, 64]  # number of filters of each kernel size
     highway: Natural = 1  # number of highway layers (arXiv:1505.00387)
+    carry: float = 1.0  # initial bias of a highway layer's gate: the higher, the more of its input it passes on
+    symbols: Literal["bytes", "elmo"] = "bytes"  # elmo: those of its released weights, with learned padding
+    unknown: Literal["token", "spelled"] = "token"  # a word outside of the vocabulary has the spelling of the token for
+    #                                                 unknown words, or its own
 
-    structural_keys = ("kind", "longest", "size", "widths", "filters", "highway")
+    size_keys: ClassVar[tuple[str, ...]] = ("longest", "size", "widths", "filters", "highway")
+    structural_keys = ("kind", "longest", "size", "widths", "filters", "highway", "symbols")
     from_ids = True
+
+    @property
+    def reads_text(self) -> bool:
+        return self.unknown == "spelled"
+
+    @property
+    def num_symbols(self) -> int:
+        return SYMBOLS if self.symbols == "bytes" else ELMO_SYMBOLS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.longest,)
 
     def conflicts(self) -> Iterator[Conflict]:
         if len(self.widths) != len(self.filters) or not self.widths:
@@ -50,7 +74,39 @@ class CharacterSettings(InputSettings):
             yield (ConflictKey("widths", problem), ConflictKey("longest", problem))
 
     def start(self, name: str, module: Any, tokenizer: Any) -> None:
-        module.spell(token_bytes(tokenizer, self.longest))
+        module.spell(token_symbols(tokenizer, self))
+
+    def spell_unknown(self, ids: np.ndarray, words: Callable[[np.ndarray], Sequence[str]],
+                      tokenizer: Any) -> np.ndarray:
+        """(..., longest) int16 for token ids of any shape: the symbols of unknown words, and KNOWN first elsewhere.
+        `words` gives the texts of the tokens at some flat indices."""
+        symbols = np.full((ids.size, self.longest), NOTHING, np.int16)
+        symbols[:, 0] = KNOWN
+        unknown = np.flatnonzero(ids.reshape(-1) == tokenizer.special_token_ids.get(UNKNOWN_TOKEN, KNOWN - 1))
+        if len(unknown):
+            texts, places = np.unique(np.array(words(unknown), dtype=str), return_inverse=True)
+            symbols[unknown] = np.stack([self.spelling((text.lower() if tokenizer.lowercase else text).encode())
+                                         for text in texts.tolist()])[places]
+        return symbols.reshape(*ids.shape, self.longest)
+
+    def from_draft(self, name: str, draft: Any) -> np.ndarray:
+        """The spelling of unknown words in the text; at masked tokens that of the mask token."""
+        tokenizer, offsets = draft.corpus.tokenizer, draft.corpus_offsets
+        ids = np.where(offsets >= 0, draft.input_ids, KNOWN)  # special tokens have no text
+        return self.spell_unknown(ids, lambda index: draft.corpus.token_texts(offsets.reshape(-1)[index]), tokenizer)
+
+    def from_texts(self, tokenizer: Any, ids: np.ndarray, words: Sequence[str]) -> np.ndarray:
+        """(n, longest) for the token ids of one text and the part of the text that each was made from."""
+        return self.spell_unknown(ids, lambda index: [words[place] for place in index], tokenizer)
+
+    def spelling(self, word: bytes, symbol: int | None = None) -> np.ndarray:
+        """(longest,) int16: beginning, bytes (or one `symbol`), end. A word that is too long loses its end."""
+        elmo = self.symbols == "elmo"
+        begins, ends, nothing = (ELMO_BEGINS, ELMO_ENDS, ELMO_NOTHING) if elmo else (BEGINS, ENDS, NOTHING)
+        row = np.full(self.longest, nothing, np.int16)
+        middle = [byte + (not elmo) for byte in word[:self.longest - 2]] if symbol is None else [symbol]
+        row[:len(middle) + 2] = [begins, *middle, ends]
+        return row
 
     def num_parameters(self, width: int, vocab_size: int) -> int:
         return sum(self.filters) * width
@@ -63,13 +119,14 @@ def characters(settings: CharacterSettings, network: NetworkSettings, width: int
     return CharacterCNN(settings, network, width, vocab_size)
 
 
-def token_bytes(tokenizer: Any, longest: int) -> np.ndarray:
-    """(vocabulary, longest) int16: the bytes of each token of the vocabulary, special tokens included."""
-    symbols = np.full((tokenizer.vocab_size, longest), NOTHING, np.int16)
+def token_symbols(tokenizer: Any, settings: CharacterSettings) -> np.ndarray:
+    """(vocabulary, longest) int16: the symbols of each token of the vocabulary, special tokens included."""
+    symbols = np.full((tokenizer.vocab_size, settings.longest), NOTHING, np.int16)
     to_bytes = _decode_byte_level if tokenizer.kind == "byte_bpe" else str.encode
+    roles = {tokenizer.special_token_ids.get("end"): ELMO_TEXT_ENDS,
+             tokenizer.special_token_ids.get("begin"): ELMO_TEXT_BEGINS} if settings.symbols == "elmo" else {}
     for token, token_id in tokenizer.backend.get_vocab().items():
-        row = [BEGINS, *(byte + 1 for byte in to_bytes(token)[:longest - 2]), ENDS]
-        symbols[token_id, :len(row)] = row
+        symbols[token_id] = settings.spelling(to_bytes(token), roles.get(token_id))
     return symbols
 
 

@@ -103,7 +103,24 @@ class TaskObjective(ABC):
         network = model.recipe.settings.network
         has_segments = network.embedding.segments > 1 or network.attention.segments
         streams = model.task_streams(ids, non_pad, segments if has_segments else None, self.stack)
+        if spelled := self._text_inputs(model, sequences, max_length):
+            streams[ENCODER] = replace(streams[ENCODER], inputs={**streams[ENCODER].inputs, **spelled})
         streams[ENCODER] = replace(streams[ENCODER], reuse_length=0, skip_padding=True)
         streams[self.stack] = replace(streams[self.stack], output_positions=self.output_positions(lengths, max_length))
         return Batch(streams, *self.targets(items, max_length), int(lengths.sum()), len(sequences), lengths=lengths,
                      rows_per_example=len(items[0].sequences))
+
+    def _text_inputs(self, model: Model, sequences: Sequence[EncodedSequence], length: int) -> dict[str, Tensor]:
+        """(rows, length, ...) values of the inputs that read the text, by name; empty if all words are known."""
+        readers = {name: settings for name, settings in model.recipe.settings.network.inputs.items()
+                   if settings.reads_text}
+        if not readers or not any(sequence.unknown_words for sequence in sequences):
+            return {}
+        tokenizer = model.require_tokenizer()
+        inputs = {}
+        for name, settings in readers.items():
+            rows = [settings.from_texts(tokenizer, np.pad(sequence.input_ids, (0, length - len(sequence.input_ids))),
+                                        [sequence.unknown_words.get(place, "") for place in range(length)])
+                    for sequence in sequences]
+            inputs[name] = torch.from_numpy(np.stack(rows)).to(model.device)
+        return inputs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,14 +19,23 @@ class EncodedSequence:
     input_ids: np.ndarray  # (L,) int64
     segment_ids: np.ndarray  # (L,) int64
     text_spans: tuple[tuple[int, int], ...]  # (first position, number of tokens) of each text
+    unknown_words: Mapping[int, str] = field(default_factory=dict)  # position -> word outside of the vocabulary, if
+    #                                                                 the encoder keeps them
 
 
 class InputEncoder:
     """`single` and `pair` are the templates of one and two texts, such as "start A separator B:1 separator:1"; `more`
-    are those of three, four and more texts."""
+    are those of three, four and more texts. With `keep_unknown` sequences have the words outside of the vocabulary,
+    for inputs that read the text; `encode_texts` then numbers them -1, -2, ..., so that they can be cut and joined like
+    other tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, single: str, pair: str, max_length: int, more: Sequence[str] = ()):
+    def __init__(self, tokenizer: Tokenizer, single: str, pair: str, max_length: int, more: Sequence[str] = (),
+                 keep_unknown: bool = False):
         self.tokenizer, self.max_length = tokenizer, max_length
+        unknown_id = tokenizer.special_token_ids.get("unknown")
+        self._unknown_id = unknown_id if keep_unknown else None
+        self._numbers: dict[str, int] = {}  # of unknown words, -1, -2, ...
+        self._words: dict[int, str] = {}  # the same the other way round
         self._slots = {texts: parse_template(template) for texts, template in enumerate((single, pair, *more), 1)}
         self.num_truncated = 0  # sequences truncated so far
         smallest = min(map(self.text_capacity, self._slots))
@@ -40,12 +49,26 @@ class InputEncoder:
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text, without special tokens."""
-        return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), special=False)]
+        return [ids.tolist() for ids, _ in self.encode_with_offsets(texts)] if self._unknown_id is not None else \
+            [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), special=False)]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """The token ids of each text without special tokens, (n,), and their character offsets, (n, 2)."""
-        return [(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
-                for encoding in self.tokenizer.encode_batch(list(texts), special=False)]
+        encodings = self.tokenizer.encode_batch(list(texts), special=False)
+        return [(self._number_unknown(np.array(encoding.ids, np.int64), encoding.offsets, text),
+                 np.array(encoding.offsets, np.int64).reshape(-1, 2))
+                for encoding, text in zip(encodings, texts, strict=True)]
+
+    def _number_unknown(self, ids: np.ndarray, offsets: Sequence[tuple[int, int]], text: str) -> np.ndarray:
+        """Token ids with a negative number for each word outside of the vocabulary, if they are kept."""
+        if self._unknown_id is None:
+            return ids
+        text = self.tokenizer.pre_normalize(text)
+        for place in np.flatnonzero(ids == self._unknown_id).tolist():
+            word = text[slice(*offsets[place])]
+            ids[place] = number = self._numbers.setdefault(word, -1 - len(self._numbers))
+            self._words[number] = word
+        return ids
 
     def encode_examples(self, examples: Sequence[tuple[str, ...]]) -> list[EncodedSequence]:
         """A sequence for each example of one or more texts."""
@@ -64,7 +87,11 @@ class InputEncoder:
                 spans.append((len(ids), len(tokens)))
             ids += tokens
             segments += [slot.segment] * len(tokens)
-        return EncodedSequence(np.array(ids, np.int64), np.array(segments, np.int64), tuple(spans))
+        array, words = np.array(ids, np.int64), {}
+        if self._unknown_id is not None:
+            words = {place: self._words[ids[place]] for place in np.flatnonzero(array < 0).tolist()}
+            array[array < 0] = self._unknown_id
+        return EncodedSequence(array, np.array(segments, np.int64), tuple(spans), words)
 
     def truncate(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """Remove tokens one at a time from the end of the longest text, of equally long ones from the last.

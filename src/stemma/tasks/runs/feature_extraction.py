@@ -1,4 +1,5 @@
-"""Feature-based training: the network is frozen, and a head on its layers is trained (`network/feature_head.py`)."""
+"""Training with a BiLSTM on a mix of the network's layers (`network/feature_head.py`). Feature-based training freezes
+the network; otherwise it learns too."""
 
 from __future__ import annotations
 
@@ -23,12 +24,13 @@ def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str,
     level = head_task(kind).feature_level
     if level is None:
         supported = [name for name in example_kinds() if head_task(name).feature_level]
-        raise UserError(f"--features is for {', '.join(supported)}, not for {kind}; leave it out.")
+        raise UserError(f"--features and --layers are for {', '.join(supported)}, not for {kind}; leave it out.")
     if layers not in LAYERS:
         raise UserError(f'--layers is "{layers}"; choose {", ".join(LAYERS[:-1])} or {LAYERS[-1]}.'
                         f'{did_you_mean(layers, LAYERS)}')
     if network.depth.shares_one_block:
-        raise UserError("--features mixes layers, and a network of recurrent depth has a single one; leave it out.")
+        raise UserError("--features and --layers mix layers, and a network of recurrent depth has a single one; leave "
+                        "them out.")
     if layers == "embedding+last":
         return FeatureHead(classes, 2, each=level == "token", ends=True)
     num_layers = network.decoder.layers if stack == DECODER and network.decoder is not None else network.layers

@@ -98,10 +98,11 @@ class TaskArguments:
     columns: Mapping[str, str] | None = None  # our column name -> the file's column name
     metrics: Sequence[str] = ()
     values: Mapping[str, Any] = field(default_factory=dict)  # task options such as balance
-    features: str | None = None  # layers to use as features, with a frozen network
+    features: str | None = None  # layers that a BiLSTM reads; None: the task's own head reads the last one
     style: str | None = None  # input format of a causal LM: "gpt" or "plain"; None: from the recipe
     vectors: str | Path | None = None  # static word vectors: the model is a recipe, built over them
     tune_vectors: bool = False  # train the vectors, too
+    frozen: bool = True  # with features: the network is not trained
 
     @property
     def kind(self) -> str:
@@ -113,7 +114,8 @@ class TaskArguments:
         return {**{split: str(path) for split, path in self.files.items()}, "metric": list(self.metrics),
                 **({"columns": renamed} if renamed else {}),
                 **({"class-weights": self.values["balance"]} if "balance" in self.values else {}),
-                **({"features": True, "layers": self.features} if self.features else {}),
+                **({"layers": self.features} if self.features else {}),
+                **({"features": True} if self.features and self.frozen else {}),
                 **({"style": self.style} if self.style else {}),
                 **({"vectors": str(self.vectors)} if self.vectors else {}),
                 **({"tune-vectors": True} if self.tune_vectors else {})}
@@ -140,11 +142,13 @@ def finetune(task: TaskArguments, start: str | Path | None, out: str | Path, *, 
         model = model_over_vectors(start, task.vectors, task.kind, examples["train"], changes, seed)
     model.require_hidden_states("be fine-tuned")
     if task.features and task.style == "gpt":
-        raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
+        raise UserError("--features and --layers exclude --style gpt: a BiLSTM reads the hidden states, not the new "
+                        "tokens.")
+    frozen = task.features is not None and task.frozen
     gpt_format = not task.features and uses_gpt_format(model, task.kind, task.style)
     model = with_gpt_tokens(model) if gpt_format else model
     overridden = set(flatten(parse_changes(changes)[0]))
-    overrides = FEATURES if task.features else {}
+    overrides = FEATURES if frozen else {}
     if task.vectors is not None:
         stack = default_stack(model, task.kind, model.recipe.settings.finetuning.stack)
         overrides = vector_overrides(model, stack, task.tune_vectors)
@@ -161,7 +165,7 @@ def finetune(task: TaskArguments, start: str | Path | None, out: str | Path, *, 
     steps_per_epoch = len(batch_indices(dataset.train, dataset.batch_size, None))
     recipe, budget, defaults = apply_defaults(recipe, StartModel.of(model), length, steps_per_epoch, overridden,
                                               len(examples["train"]), rates or find_rate,
-                                              frozen=task.features is not None)
+                                              frozen=frozen)
     options = task.options() | (trials.options() if trials else {}) | ({"find-rate": True} if find_rate else {})
     options |= {} if baseline or head_task(task.kind).linear_baseline is None else {"no-baseline": True}
     spec = HeadFinetuneSpec(task_config.kind, options, list(changes), {DEFAULT_TASK_NAME: task_config.to_json()},

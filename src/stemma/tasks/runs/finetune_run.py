@@ -138,7 +138,8 @@ def task_head_specs(task_configs: Mapping[str, TaskConfig]) -> dict[str, Any]:
 
 
 def input_encoder_for(task_config: TaskConfig, tokenizer: Tokenizer) -> InputEncoder:
-    return InputEncoder(tokenizer, task_config.single, task_config.pair, task_config.longest, task_config.more)
+    return InputEncoder(tokenizer, task_config.single, task_config.pair, task_config.longest, task_config.more,
+                        keep_unknown=tokenizer.kind == "word")
 
 
 def load_start_weights(start: str, network: Network, task_configs: Mapping[str, TaskConfig], fresh: int = 0) -> None:
