@@ -1,33 +1,93 @@
-"""Text embeddings: the mean over the tokens, or the hidden state of the first position."""
+"""Embeddings of texts and of their tokens: hidden states of a layer, one vector for each text or for each token."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
+from tokenizers import Encoding
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from stemma.errors import UserError
 from stemma.model import Model
-from stemma.network.input_checks import Inputs, padded_inputs
-from stemma.progress import progress_stage
+from stemma.network.input_checks import padded_inputs
+from stemma.tasks.layer_states import ALL, Layer, batches_of_layer_states, parse_layer
 
 logger = logging.getLogger(__name__)
 
 POOLINGS = ("mean", "start")
-BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """The tokens of a text without special tokens, their (start, end) in the text, and a vector for each."""
+
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    vectors: np.ndarray  # (tokens, width), or (layers, tokens, width) for all layers; float32
 
 
 def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
-    """(texts, width) float32. Batches contain texts of similar length, so there is little padding. `inputs`: named
-    extra inputs, an array per text with a row per token, special tokens included."""
+          inputs: Mapping[str, Sequence[Any]] | None = None, layer: str | int | None = None) -> np.ndarray:
+    """(texts, width) float32; for layer "all" (texts, layers, width). `inputs`: named extra inputs, an array per text
+    with a row per token, special tokens included. `layer`: as in `layer_states.py`; None: the last one."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
+    chosen = parse_layer(layer)
+    encodings = _encode(model, texts)
+    rows = [encoding.ids for encoding in encodings]
+    vectors: np.ndarray | None = None
+    for indices, states, mask in batches_of_layer_states(model, rows, _extra_inputs(model, rows, inputs), chosen):
+        if pooling == "mean":
+            weight = mask.to(states)[None, :, :, None]
+            pooled = (states * weight).sum(2) / weight.sum(2)
+        else:
+            pooled = states[:, :, 0]
+        if normalize:
+            pooled = functional.normalize(pooled, dim=-1)
+        by_text = pooled.transpose(0, 1).cpu().numpy()  # (B, layers, width)
+        if vectors is None:
+            vectors = np.zeros((len(texts), *by_text.shape[1:]), dtype=np.float32)
+        vectors[indices] = by_text
+    if vectors is None:
+        network = model.recipe.settings.network
+        vectors = np.zeros((0, network.parts()["encoder"].layers + 1, network.width), dtype=np.float32)
+    return vectors if chosen == ALL else vectors[:, 0]
+
+
+def embed_tokens(model: Model, texts: Sequence[str], layer: str | int | None = None,
+                 inputs: Mapping[str, Sequence[Any]] | None = None) -> list[TokenVectors]:
+    """The vectors of the tokens of each text. Tokens beyond the length of the model are missing."""
+    chosen = parse_layer(layer)
+    encodings = _encode(model, texts)
+    rows = [encoding.ids for encoding in encodings]
+    results: dict[int, TokenVectors] = {}
+    for indices, states, _ in batches_of_layer_states(model, rows, _extra_inputs(model, rows, inputs), chosen):
+        by_text = states.transpose(0, 1).cpu().numpy()  # (B, layers, L, width)
+        for index, vectors in zip(indices, by_text, strict=True):
+            encoding = encodings[index]
+            kept = [position for position, special in enumerate(encoding.special_tokens_mask) if not special]
+            results[index] = TokenVectors([encoding.tokens[position] for position in kept],
+                                          [encoding.offsets[position] for position in kept],
+                                          vectors[:, kept] if chosen == ALL else vectors[0, kept])
+    return [results[index] for index in range(len(texts))]
+
+
+def token_arrays(texts: Sequence[TokenVectors]) -> dict[str, np.ndarray]:
+    """The tokens of all texts as arrays with a row for each token: vectors, token, text, start, end."""
+    lengths = [len(text.tokens) for text in texts]
+    vectors = [text.vectors if text.vectors.ndim == 2 else text.vectors.swapaxes(0, 1) for text in texts]
+    offsets = np.array([span for text in texts for span in text.offsets], dtype=np.int64).reshape(-1, 2)
+    return {"vectors": np.concatenate(vectors) if vectors else np.zeros((0, 0), dtype=np.float32),
+            "token": np.array([token for text in texts for token in text.tokens], dtype=np.str_),
+            "text": np.repeat(np.arange(len(texts)), lengths), "start": offsets[:, 0], "end": offsets[:, 1]}
+
+
+def _encode(model: Model, texts: Sequence[str]) -> list[Encoding]:
+    """The texts as token ids with special tokens, truncated to the length of the model."""
     model.require_hidden_states("embed texts")
     tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
@@ -39,36 +99,9 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     if too_long:
         logger.warning(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model, and were "
                        "truncated.")
-    extra_inputs = padded_inputs(inputs, model.recipe.settings.network.inputs,
-                                 [len(encoding.ids) for encoding in encodings], model.recipe.label)
-    order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
-    vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
-    start = 0
-    with progress_stage("embedding", len(order), "texts") as work:
-        while start < len(order):
-            stop = start + 1
-            while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
-                stop += 1
-            indices = order[start:stop]
-            batch_inputs = {name: pad_sequence([arrays[i] for i in indices], batch_first=True)
-                            for name, arrays in extra_inputs.items()}
-            vectors[indices] = _pool_batch(model, [encodings[i].ids for i in indices], batch_inputs, pooling, normalize)
-            start = stop
-            work.set_count(start)
-    return vectors
+    return encodings
 
 
-@torch.inference_mode()
-def _pool_batch(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool) -> np.ndarray:
-    max_length = max(map(len, rows))
-    mask = torch.tensor([[1] * len(row) + [0] * (max_length - len(row)) for row in rows])
-    ids = torch.tensor([row + [0] * (max_length - len(row)) for row in rows])
-    hidden = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)})["encoder"]  # not the decoder
-    if pooling == "mean":
-        weight = mask.to(hidden)[..., None]
-        vectors = (hidden * weight).sum(1) / weight.sum(1)
-    else:
-        vectors = hidden[:, 0]
-    if normalize:
-        vectors = functional.normalize(vectors, dim=-1)
-    return vectors.float().cpu().numpy()
+def _extra_inputs(model: Model, rows: Sequence[Sequence[int]],
+                  inputs: Mapping[str, Sequence[Any]] | None) -> dict[str, Any]:
+    return padded_inputs(inputs, model.recipe.settings.network.inputs, [len(row) for row in rows], model.recipe.label)
