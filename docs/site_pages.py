@@ -26,7 +26,7 @@ API = {
     "Training": ["pretrain", "resume", "finetune", "multitask", "pipeline", "average", "Callback"],
     "Other programs": ["export", "convert"],
     "Inference and evaluation": ["fill", "generate", "stream", "translate", "embed", "predict", "evaluate",
-                                 "perplexity", "pairs", "cloze", "prompt"],
+                                 "perplexity", "pairs", "senses", "cloze", "prompt"],
     "Experiments": ["compare", "ablate", "quickstart"],
     "Errors": ["UserError"],
 }

@@ -198,6 +198,19 @@ def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | No
     return {"model": name, "data": str(path), **score_models(model, read_pairs(path, limit), scoring, revisions)}
 
 
+def senses(models: _model.Model | str | Path | Sequence[_model.Model | str | Path], word: str, path: str | Path,
+           **options: Any) -> dict[str, Any]:
+    """The nearest contexts of an ambiguous word: what `stemma senses --json` prints. `options`: layers (as of `embed`),
+    neighbours, limit, match_case, encoding and errors.
+
+        stemma.senses("run", "bank", "sentences.tsv", layers=["static", -1])["models"][1]["same_sense"]
+    """
+    from stemma.evaluation.senses import senses
+
+    single = isinstance(models, _model.Model | str | Path)
+    return senses([models] if single else list(models), word, path, **options)  # type: ignore[list-item,arg-type]
+
+
 def export(model: _model.Model | str | Path, format: str, out: str | Path, *,
            overwrite: bool = False) -> dict[str, Any]:
     """Write a model in a format of other programs: what `stemma export --json` prints.

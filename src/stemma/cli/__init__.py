@@ -29,6 +29,7 @@ from stemma.cli import (
     pretrain,
     quickstart,
     recipes,
+    senses,
     translate,
     zero_shot,
 )
@@ -115,6 +116,7 @@ generate.register(app)
 translate.register(app)
 zero_shot.register(app)
 pairs.register(app)
+senses.register(app)
 predict.register(app)
 export.register(app)
 clean.register(app)

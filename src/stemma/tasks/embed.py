@@ -14,7 +14,7 @@ from torch.nn import functional
 from stemma.errors import UserError
 from stemma.model import Model
 from stemma.network.input_checks import padded_inputs
-from stemma.tasks.layer_states import ALL, Layer, batches_of_layer_states, parse_layer
+from stemma.tasks.layer_states import ALL, batches_of_layer_states, parse_layer
 
 logger = logging.getLogger(__name__)
 
