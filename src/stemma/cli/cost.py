@@ -94,15 +94,23 @@ def _show_recipes(result: Mapping[str, Any]) -> None:
             cells += [_seconds(row.get("training_seconds")), _bytes(row.get("training_bytes"))]
         table.append(cells)
     print("\n".join(align_columns(table)))
-    for recipe, exponents in result["exponents"].items():
-        last = result["last_exponents"][recipe]
-        words = {"seconds": "time", "bytes": "memory", "training_seconds": "time with backward",
-                 "training_bytes": "memory with backward"}
-        parts = [f"{words[name]} n^{value:.2f} ({last[name]:.2f} between the last two)"
-                 for name, value in exponents.items() if value is not None and last[name] is not None]
-        print(f"{recipe}: " + (" · ".join(parts) if parts else "one length has no exponent"))
+    names = {"seconds": "time", "bytes": "memory", "training_seconds": "time with backward",
+             "training_bytes": "memory with backward"}
+    measured = [name for name in names if any(values.get(name) is not None
+                                              for values in result["exponents"].values())]
+    if measured:
+        print("\ngrowth with the length n (in brackets between the last two lengths)")
+        table = [["recipe", *(names[name] for name in measured)]]
+        for recipe, exponents in result["exponents"].items():
+            last = result["last_exponents"][recipe]
+            table.append([recipe, *(_growth(exponents[name], last[name]) for name in measured)])
+        print("\n".join(align_columns(table)))
     _show_left_out(result, "recipe")
     _show_conditions(result)
+
+
+def _growth(exponent: float | None, last: float | None) -> str:
+    return "" if exponent is None or last is None else f"n^{exponent:.2f} ({last:.2f})"
 
 
 def _show_layers(result: Mapping[str, Any]) -> None:
@@ -150,7 +158,7 @@ def _show_left_out(result: Mapping[str, Any], key: str) -> None:
 
 def _show_conditions(result: Mapping[str, Any]) -> None:
     print(f"median of {pluralize(result['rounds'], 'round')} · batch {result['batch']} · {result['device']}, "
-          f"{pluralize(result['threads'], 'thread')}, fp32")
+          f"{pluralize(result['threads'], 'thread')}, fp32 · {result['clock']}")
 
 
 def _seconds(value: float | None) -> str:

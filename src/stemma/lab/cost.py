@@ -1,8 +1,9 @@
 """Time and memory of a recipe's network as the text grows: forward, and forward with backward.
 
 The pass ends at the last hidden state: the heads cost the same at every position, and a model with a large vocabulary
-would measure little else. Weights are random, tokens too; neither changes the time of a dense network. An
-encoder-decoder reads and writes texts of the same length. fp32.
+would measure little else. For the same reason the backward pass computes no gradient of the token embedding, which is as
+large as the vocabulary. Weights are random, tokens too; neither changes the time of a dense network. An encoder-decoder
+reads and writes texts of the same length. fp32.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 from stemma.device import choose_device
 from stemma.errors import UserError
-from stemma.lab.timing import TimedPass, measure, num_threads, power_law
+from stemma.lab.timing import TimedPass, choose_clock, measure, num_threads, power_law
 from stemma.model import Model
 from stemma.objectives import build_network
 from stemma.recipe_loading import Recipe, recipe
@@ -41,7 +42,8 @@ def cost(recipes: Sequence[str | Recipe], lengths: Sequence[int], *, changes: Se
         models = {item.label: Model(item, None, build_network(item).to(device)) for item in resolved}
         passes = [TimedPass((label, mode), length, _pass(model, length, batch, mode))
                   for label, model in models.items() for length in lengths for mode in modes]
-        measured_rounds = measure(passes, rounds, minutes, device)
+        clock = choose_clock(device)
+        measured_rounds = measure(passes, rounds, minutes, clock)
     by_key = {(*timed.group, timed.length): timed for timed in passes}
     rows, left_out = [], []
     for label in models:
@@ -64,7 +66,7 @@ def cost(recipes: Sequence[str | Recipe], lengths: Sequence[int], *, changes: Se
     return {"rows": rows, "exponents": {label: _exponents(rows, label, measures) for label in models},
             "last_exponents": {label: _exponents(rows, label, measures, last=2) for label in models},
             "left_out": left_out, "parameters": {label: model.parameter_count() for label, model in models.items()},
-            "batch": batch, "rounds": measured_rounds, "threads": used_threads, "device": str(device)}
+            "batch": batch, "rounds": measured_rounds, "threads": used_threads, "device": str(device), "clock": clock.name}
 
 
 def _check(recipes: Sequence[Recipe], lengths: Sequence[int], batch: int) -> None:
@@ -96,6 +98,7 @@ def _pass(model: Model, length: int, batch: int, mode: str) -> Callable[[], None
     ids = torch.randint(model.network.vocab_size, (batch, length))
     streams = model.streams(ids, decoder_input_ids=ids if model.is_encoder_decoder else None)
     network, last = model.network, model.network.last_part
+    network.embedding.tokens.requires_grad_(False)
 
     def forward() -> None:
         network.eval()

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from stemma.device import choose_device
 from stemma.errors import UserError, did_you_mean
-from stemma.lab.timing import TimedPass, measure, num_threads, power_law
+from stemma.lab.timing import TimedPass, choose_clock, measure, num_threads, power_law
 from stemma.network.attention.self_attention import SelfAttention
 from stemma.network.convolution import SeparableConvolution
 from stemma.network.initialization import Initializer
@@ -93,8 +93,9 @@ class _Attention(nn.Module):
 
     def __init__(self, width: int, side: int | None = None):
         super().__init__()
-        settings = recipe("bert@tiny", [f"network.width={width}", f"network.heads={num_heads(width)}"]).settings.network
-        self.attention, self.side = SelfAttention(settings), side
+        changes = [f"network.width={width}", f"network.heads={num_heads(width)}",
+                   "network.initialization.zero_output=false"]
+        self.attention, self.side = SelfAttention(recipe("bert@tiny", changes).settings.network), side
 
     def forward(self, x: Tensor) -> Tensor:
         mask = CompiledMask()
@@ -151,7 +152,8 @@ def layer_cost(layers: Sequence[str], widths: Sequence[int], lengths: Sequence[i
                                                          backward))
                   for name in dict.fromkeys(layers) for width in widths
                   for module in [LAYERS[name].build(width, sizes).to(device)] for length in lengths]
-        measured_rounds = measure(passes, rounds, minutes, device)
+        clock = choose_clock(device)
+        measured_rounds = measure(passes, rounds, minutes, clock)
     factor = batch * (3 if backward else 1)  # the backward pass has two products for each of the forward pass
     rows = [{"layer": timed.group[0], "width": timed.group[1], "length": timed.length, "seconds": timed.median_seconds,
              "bytes": timed.bytes, "range": [min(timed.seconds), max(timed.seconds)],
@@ -165,7 +167,7 @@ def layer_cost(layers: Sequence[str], widths: Sequence[int], lengths: Sequence[i
             "left_out": [{"layer": timed.group[0], "width": timed.group[1], "length": timed.length,
                           "why": timed.left_out} for timed in passes if timed.left_out is not None],
             "kernel": kernel, "window": window, "batch": batch, "backward": backward, "rounds": measured_rounds,
-            "threads": used_threads, "device": str(device)}
+            "threads": used_threads, "device": str(device), "clock": clock.name}
 
 
 def _check(layers: Sequence[str], widths: Sequence[int], lengths: Sequence[int], sizes: LayerSizes, batch: int) -> None:

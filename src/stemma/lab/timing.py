@@ -1,7 +1,8 @@
 """Measures time and memory of passes: warm-up, then rounds in which all passes take turns; the median of the rounds.
 
-A shared machine slows down for seconds at a time. As the passes take turns, such a phase hits all of them. The time is
-bounded: passes that would not fit into what is left of it are left out and named, and there are fewer rounds.
+A shared machine slows down for seconds at a time. As the passes take turns, such a phase hits all of them. One thread
+on a CPU is measured in processor time, in which other programs do not count; everything else in wall-clock time. The
+time is bounded: passes that would not fit into what is left of it are left out and named, and there are fewer rounds.
 
 Memory is what a pass allocates at its peak, above the memory before it. On a GPU it is the counter of torch's
 allocator. On a CPU the profiler records each allocation and release of torch's allocator. Buffers of libraries
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 MIN_SLICE_SECONDS = 0.02  # a shorter pass is repeated within a round
 WARMUP_PASSES = 4  # passes of a cell before the rounds: first, timed, memory, and a margin
+FINE_RESOLUTION = 1e-4  # seconds; the processor time of Windows is coarser than a pass
 GROWTH = 2.0  # assumed exponent of the next length: attention is no worse
 
 
@@ -48,10 +50,36 @@ class TimedPass:
         return median(self.seconds)
 
 
-def measure(passes: Sequence[TimedPass], rounds: int, minutes: float, device: torch.device) -> int:
+@dataclass(frozen=True)
+class Clock:
+    """The clock that is read before and after a pass."""
+
+    device: torch.device
+    name: str
+    read: Callable[[], float]
+
+    def seconds(self, timed: TimedPass, repeats: int) -> float:
+        """Seconds of one pass, the mean of `repeats`."""
+        start = self.read()
+        for _ in range(repeats):
+            timed.run()
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        return max(self.read() - start, 1e-9) / repeats
+
+
+def choose_clock(device: torch.device) -> Clock:
+    fine = time.get_clock_info("process_time").resolution <= FINE_RESOLUTION
+    if device.type == "cpu" and torch.get_num_threads() == 1 and fine:
+        return Clock(device, "processor time", time.process_time)
+    return Clock(device, "wall-clock time", time.perf_counter)
+
+
+def measure(passes: Sequence[TimedPass], rounds: int, minutes: float, clock: Clock) -> int:
     """Measure all passes in place; returns the number of rounds. Every measured pass has at least one."""
-    deadline = time.perf_counter() + 60 * minutes
-    ready = _warm_up(passes, deadline, device)
+    started = time.perf_counter()
+    deadline = started + 60 * minutes
+    ready = _warm_up(passes, deadline, clock)
     round_seconds = sum(timed.repeats * timed.seconds[0] for timed in ready)
     left = deadline - time.perf_counter()
     affordable = max(1, min(rounds, int(left / round_seconds) if round_seconds else rounds))
@@ -60,20 +88,16 @@ def measure(passes: Sequence[TimedPass], rounds: int, minutes: float, device: to
     if round_seconds * affordable > 10:
         logger.info(f"estimated time of the rounds: {format_duration(round_seconds * affordable)}")
     for timed in ready:
-        timed.seconds.clear()
+        timed.seconds = []
     with progress_stage("measuring", affordable * len(ready), "passes") as work:
         for index in range(affordable):
             for timed in ready if index % 2 == 0 else ready[::-1]:  # no pass always runs after the same one
-                start = time.perf_counter()
-                for _ in range(timed.repeats):
-                    timed.run()
-                _synchronize(device)
-                timed.seconds.append((time.perf_counter() - start) / timed.repeats)
+                timed.seconds.append(clock.seconds(timed, timed.repeats))
                 work.advance()
     return affordable
 
 
-def _warm_up(passes: Sequence[TimedPass], deadline: float, device: torch.device) -> list[TimedPass]:
+def _warm_up(passes: Sequence[TimedPass], deadline: float, clock: Clock) -> list[TimedPass]:
     """Run every pass that fits into time and memory; its second run is a first measurement."""
     shorter: dict[tuple[object, ...], TimedPass] = {}
     ready = []
@@ -86,11 +110,8 @@ def _warm_up(passes: Sequence[TimedPass], deadline: float, device: torch.device)
             if timed.left_out is not None:
                 continue
             timed.run()
-            start = time.perf_counter()
-            timed.run()
-            _synchronize(device)
-            timed.seconds = [max(time.perf_counter() - start, 1e-9)]
-            timed.bytes = peak_bytes(timed.run, device)
+            timed.seconds = [clock.seconds(timed, 1)]
+            timed.bytes = peak_bytes(timed.run, clock.device)
             timed.repeats = max(1, round(MIN_SLICE_SECONDS / timed.seconds[0]))
             ready.append(timed)
     return ready
@@ -127,11 +148,6 @@ def peak_bytes(run: Callable[[], None], device: torch.device) -> int | None:
         profile.profiler.kineto_results.events()) if event.name() == "[memory]")  # type: ignore[union-attr]
     changes = [size for _, _, size in events]
     return int(np.cumsum(changes).max(initial=0))
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 @contextmanager
