@@ -29,7 +29,8 @@ _HOMES = {
     "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
     "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
     "predict": "stemma.api", "evaluate": "stemma.api", "perplexity": "stemma.api", "cloze": "stemma.api",
-    "prompt": "stemma.api", "pairs": "stemma.api", "senses": "stemma.api", "export": "stemma.api", "convert": "stemma.exchange.export",
+    "prompt": "stemma.api", "pairs": "stemma.api", "senses": "stemma.api", "export": "stemma.api",
+    "convert": "stemma.exchange.export",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "cost": "stemma.lab.cost", "layer_cost": "stemma.lab.layer_cost",
     "quickstart": "stemma.lab.quickstart.quickstart",
@@ -37,14 +38,26 @@ _HOMES = {
 }
 __all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
            "clean", "cloze", "compare", "convert", "cost", "diff", "embed", "evaluate", "export", "fill", "finetune",
-           "generate", "inspect", "layer_cost", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict",
-           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "senses", "show", "stream", "train_tokenizer",
-           "translate", "tree", "use_plugin"]
+           "generate", "inspect", "layer_cost", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline",
+           "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "senses", "show", "stream",
+           "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model
-    from stemma.api import build, cloze, embed, evaluate, export, finetune, load, pairs, perplexity, predict, prompt
-    from stemma.api import senses as senses
+    from stemma.api import (
+        build,
+        cloze,
+        embed,
+        evaluate,
+        export,
+        finetune,
+        load,
+        pairs,
+        perplexity,
+        predict,
+        prompt,
+        senses,
+    )
     from stemma.corpus.annotate import annotate
     from stemma.corpus.build import build_corpus
     from stemma.corpus.overlap import overlap

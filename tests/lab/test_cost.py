@@ -132,15 +132,15 @@ def test_windowed_attention_reads_its_window_and_full_attention_all():
         assert {at[0], at[-1]} == reaches, name
 
 
-def rows_of(**seconds) -> list[dict]:
+def rows_of(seconds) -> list[dict]:
     return [{"layer": layer, "width": width, "length": length, "seconds": law(length, width)}
             for layer, law in seconds.items() for width in (100, 400) for length in (50, 150, 700)]
 
 
 @pytest.mark.parametrize("width", [100, 400])
 def test_crossings(width):
-    rows = rows_of(**{"core-attention": lambda n, d: n * n * d, "lstm": lambda n, d: n * d * d,
-                      "attention": lambda n, d: n * n * d + 10**9, "convolution": lambda n, d: 1e-3 * n})
+    rows = rows_of({"core-attention": lambda n, d: n * n * d, "lstm": lambda n, d: n * d * d,
+                    "attention": lambda n, d: n * n * d + 10**9, "convolution": lambda n, d: 1e-3 * n})
     found = crossing(rows, "core-attention", "lstm", width, LayerSizes())
     assert found["length"] == pytest.approx(width) and found["faster"] is None and found["theory_length"] == width
     assert found["flops_length"] == 4 * width  # 16 n d^2 against 4 n^2 d
@@ -149,7 +149,7 @@ def test_crossings(width):
     assert slower["flops_length"] is None  # with its projections attention has more FLOPs at every length
     assert crossing(rows, "core-attention", "convolution", width, LayerSizes())["faster"] == "convolution"
     assert crossing(rows, "attention", "lstm", 77, LayerSizes())["faster"] is None  # not measured
-    faster = crossing(rows_of(**{"attention": lambda n, d: n, "lstm": lambda n, d: 2 * n}), "attention", "lstm", width,
+    faster = crossing(rows_of({"attention": lambda n, d: n, "lstm": lambda n, d: 2 * n}), "attention", "lstm", width,
                       LayerSizes())
     assert faster["length"] is None and faster["faster"] == "attention"
     assert faster["flops_length"] == 2 * width  # 16 n d^2 against 8 n d^2 + 4 n^2 d

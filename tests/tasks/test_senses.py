@@ -1,4 +1,4 @@
-"""Nearest contexts of an ambiguous word: against plain loops; alignment with tokens; ties; the command and its errors."""
+"""Nearest contexts of an ambiguous word: against plain loops; alignment with tokens; ties; the command; errors."""
 
 from __future__ import annotations
 

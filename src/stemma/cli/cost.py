@@ -53,7 +53,8 @@ def cost(recipes: RecipesArgument = None,
     """
     if not 0 < minutes < float("inf"):
         raise UserError(f"--minutes must be more than 0, not {minutes:g}.")
-    common = {"batch": batch, "backward": backward, "rounds": rounds, "minutes": minutes, "threads": threads}
+    common: dict[str, Any] = {"batch": batch, "backward": backward, "rounds": rounds, "minutes": minutes,
+                              "threads": threads}
     sizes = _numbers(lengths, "--lengths")
     if layers is not None:
         if recipes:
@@ -61,8 +62,8 @@ def cost(recipes: RecipesArgument = None,
         from stemma.lab.layer_cost import LAYERS, layer_cost
 
         names = list(LAYERS) if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
-        given = {name: value for name, value in (("kernel", kernel), ("window", window)) if value is not None}
-        result = layer_cost(names, _numbers(widths or "64,128,256,512", "--widths"), sizes, **given, **common)
+        common |= {name: value for name, value in (("kernel", kernel), ("window", window)) if value is not None}
+        result = layer_cost(names, _numbers(widths or "64,128,256,512", "--widths"), sizes, **common)
         emit(result, json, lambda: _show_layers(result))
         return
     misplaced = [name for name, value in (("--widths", widths), ("--kernel", kernel), ("--window", window))

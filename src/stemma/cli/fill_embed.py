@@ -19,10 +19,9 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL",
                                               help="A run folder, its model/, or a Hugging Face folder.")]
 
 
-LayerOption = Annotated[str | None, typer.Option("--layer", metavar="N|static|mean|all", show_default="the last one", help=
-                                                 "Layer of the hidden states: 0 is the embedding, -1 the last layer, "
-                                                 "static the token embedding before positions, mean the mean of all "
-                                                 "layers.")]
+LayerOption = Annotated[str | None, typer.Option(
+    "--layer", metavar="N|static|mean|all", show_default="the last one", help="Layer of the hidden states: 0 is the "
+    "embedding, -1 the last layer, static the token embedding before positions, mean the mean of all layers.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -114,7 +113,7 @@ def embed(model: ModelArgument,
         vectors = compute_embeddings(loaded, texts, pooling, normalize, layer=layer)
     seconds = time.perf_counter() - start
     if tokens:
-        np.savez(content, **arrays)
+        np.savez(content, allow_pickle=False, **arrays)
     else:
         np.save(content, vectors)
     make_folder(out.parent)

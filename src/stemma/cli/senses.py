@@ -13,6 +13,10 @@ from stemma.cli.output import JsonOption, align_columns, at_least, emit
 
 ModelsArgument = Annotated[list[str], typer.Argument(metavar="MODEL...", show_default=False,
                                                      help="Run folders, their model/, or Hugging Face folders.")]
+LayersOption = Annotated[list[str] | None, typer.Option(
+    "--layer", metavar="N|static|mean|all", show_default="static and the last one", help="Layer of the vectors, may be "
+    "repeated: 0 is the embedding, -1 the last layer, static the token embedding before positions, mean the mean of "
+    "all layers, all each of them.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -25,16 +29,14 @@ def senses(models: ModelsArgument,
            file: Annotated[str, typer.Argument(metavar="FILE", help="A sentence on each line; after a tab the sense of "
                                                "the word, if you know it. - is standard input.")],
            encoded: FileEncoding,
-           layer: Annotated[list[str] | None, typer.Option(
-               "--layer", metavar="N|static|mean|all", show_default="static and the last one",
-               help="Layer of the vectors, may be repeated: 0 is the embedding, -1 the last layer, static the token "
-               "embedding before positions, mean the mean of all layers, all each of them.")] = None,
+           layer: LayersOption = None,
            neighbours: Annotated[int, at_least(1, "Number of nearest contexts of each occurrence")] = 3,
            show: Annotated[int, at_least(0, "Number of occurrences in the table; --json has all", metavar="N")] = 8,
            limit: Annotated[int, at_least(2, "Compare only the first N occurrences", metavar="N")] = 1000,
            match_case: Annotated[bool, typer.Option("--match-case", help="Apple is another word than apple.")] = False,
            plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", show_default=False, help="Also draw "
-                                                     "the occurrences: two principal components for each model.")] = None,
+                                                     "the occurrences, two principal components for each "
+                                                     "model.")] = None,
            overwrite: OverwriteOption = False,
            json: JsonOption = False) -> None:
     """Find the nearest contexts of an ambiguous word: does a model tell its senses apart?
@@ -67,7 +69,8 @@ def _show(result: dict[str, Any], show: int) -> None:
 
     def describe(index: int) -> str:
         occurrence = occurrences[index]
-        return f"line {occurrence.line:<4} {occurrence.context}" + (f"  ({occurrence.sense})" if occurrence.sense else "")
+        sense = f"  ({occurrence.sense})" if occurrence.sense else ""
+        return f"line {occurrence.line:<4} {occurrence.context}{sense}"
 
     for index in range(min(show, len(occurrences))):
         print(describe(index))
@@ -87,10 +90,10 @@ def _show(result: dict[str, Any], show: int) -> None:
               "is counted")
     else:
         counted = ", ".join(f"{sense} {count:,}" for sense, count in result["senses"].items())
-        rows = [("nearest context has the same sense", ""),
-                *((_name(model), f"{model['same_sense']:.1%}") for model in result["models"]),
-                ("common words (TF-IDF)", f"{result['words']:.1%}"), ("chance level", f"{result['chance']:.1%}")]
-        print("\n".join(align_columns(rows)) + f"\nsenses: {counted}")
+        shares = [("nearest context has the same sense", ""),
+                  *((_name(model), f"{model['same_sense']:.1%}") for model in result["models"]),
+                  ("common words (TF-IDF)", f"{result['words']:.1%}"), ("chance level", f"{result['chance']:.1%}")]
+        print("\n".join(align_columns(shares)) + f"\nsenses: {counted}")
     if "plot" in result:
         print(f"{result['plot']} is the picture")
 

@@ -67,8 +67,8 @@ def senses(models: Sequence[Model | str | Path], word: str, path: str | Path, *,
                         [(name, f"misses {count} of {len(occurrences)}") for name, count in missing.items() if count])
     for name, count in missing.items():
         if count:
-            logger.warning(f"{name}: {count} of {pluralize(len(occurrences), 'occurrence')} left out: there the word is "
-                           "part of a longer token, or beyond the length of the model.")
+            logger.warning(f"{name}: {count} of {pluralize(len(occurrences), 'occurrence')} left out: there the word "
+                           "is part of a longer token, or beyond the length of the model.")
     vectors = [WordVectors(row.model, row.layer, row.vectors[shared]) for row in rows]
     return {"word": word, "file": str(path), "missing": missing, **compare_vectors(vectors, kept, neighbours)}
 
@@ -118,8 +118,8 @@ def _layer_name(model: Model, layer: Layer) -> str:
 
 def compare_vectors(models: Sequence[WordVectors], occurrences: Sequence[Occurrence],
                     neighbours: int = 3) -> dict[str, Any]:
-    """Neighbours, ties and two coordinates of each occurrence by each model; with known senses also the share of nearest
-    neighbours with the same sense, the chance level, and the share by the words of the sentences."""
+    """Neighbours, ties and two coordinates of each occurrence by each model; with known senses also the share of
+    nearest neighbours with the same sense, the chance level, and the share by the words of the sentences."""
     sentence_ids = np.unique([occurrence.sentence for occurrence in occurrences], return_inverse=True)[1]
     candidates = sentence_ids[:, None] != sentence_ids  # other contexts: not those of the same sentence
     counts = Counter(occurrence.sense for occurrence in occurrences if occurrence.sense is not None)

@@ -1,9 +1,9 @@
 """Time and memory of a recipe's network as the text grows: forward, and forward with backward.
 
 The pass ends at the last hidden state: the heads cost the same at every position, and a model with a large vocabulary
-would measure little else. For the same reason the backward pass computes no gradient of the token embedding, which is as
-large as the vocabulary. Weights are random, tokens too; neither changes the time of a dense network. An encoder-decoder
-reads and writes texts of the same length. fp32.
+would measure little else. For the same reason the backward pass computes no gradient of the token embedding, which is
+as large as the vocabulary. Weights are random, tokens too; neither changes the time of a dense network. An
+encoder-decoder reads and writes texts of the same length. fp32.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def cost(recipes: Sequence[str | Recipe], lengths: Sequence[int], *, changes: Se
     return {"rows": rows, "exponents": {label: _exponents(rows, label, measures) for label in models},
             "last_exponents": {label: _exponents(rows, label, measures, last=2) for label in models},
             "left_out": left_out, "parameters": {label: model.parameter_count() for label, model in models.items()},
-            "batch": batch, "rounds": measured_rounds, "threads": used_threads, "device": str(device), "clock": clock.name}
+            "batch": batch, "rounds": measured_rounds, "threads": used_threads, "device": str(device),
+            "clock": clock.name}
 
 
 def _check(recipes: Sequence[Recipe], lengths: Sequence[int], batch: int) -> None:

@@ -145,7 +145,7 @@ def peak_bytes(run: Callable[[], None], device: torch.device) -> int | None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = sorted((event.start_ns(), index, event.nbytes()) for index, event in enumerate(
-        profile.profiler.kineto_results.events()) if event.name() == "[memory]")  # type: ignore[union-attr]
+        profile.profiler.kineto_results.events()) if event.name() == "[memory]")
     changes = [size for _, _, size in events]
     return int(np.cumsum(changes).max(initial=0))
 
