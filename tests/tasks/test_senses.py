@@ -13,7 +13,7 @@ from parity.reference import perturb
 import stemma
 from stemma.cli import main
 from stemma.errors import UserError
-from stemma.evaluation.senses import WordVectors, compare_vectors, principal_coordinates, senses
+from stemma.evaluation.senses import OccurrenceVectors, compare_vectors, principal_coordinates, senses
 from stemma.evaluation.word_occurrences import Occurrence, aligned_tokens, find_occurrences
 from stemma.text.train_tokenizer import train_tokenizer
 
@@ -94,7 +94,7 @@ def test_contexts_with_known_vectors():
     labels = ["a", "a", "b", "b", None, "b"]
     texts = ["one", "two", "three", "four", "five", "one"]
     found = [Occurrence(i + 1, text, 0, 3, sense) for i, (text, sense) in enumerate(zip(texts, labels, strict=True))]
-    result = compare_vectors([WordVectors("m", "1", vectors)], found, 1)
+    result = compare_vectors([OccurrenceVectors("m", "1", vectors)], found, 1)
     (row,) = result["models"]
     assert [neighbours[0]["occurrence"] for neighbours in row["neighbours"]] == [4, 4, 3, 2, 5, 4]
     # of the labelled ones: 0 -> 1 right, 1 -> 5 wrong, 2 -> 3 and 3 -> 2 right, 5 -> 1 wrong (0 is the same sentence)
@@ -202,6 +202,25 @@ def test_without_senses_there_is_no_share(model, tmp_path, capsys):
     assert "no senses in the file" in capsys.readouterr().out
     result = stemma.senses(tmp_path / "m", "bank", tmp_path / "s.txt")
     assert result["chance"] is None and result["words"] is None and result["models"][1]["same_sense"] is None
+
+
+def test_vector_files_are_the_static_side(model, file, tmp_path, capsys):
+    (tmp_path / "v.txt").write_text("bank 1 0.5 0\nriver 0 1 0\nBank 0 0 1\n")
+    stemma.save(model, tmp_path / "m")
+    assert main(["senses", str(tmp_path / "v.txt"), str(tmp_path / "m"), "bank", str(file), "--layer", "-1",
+                 "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [(row["model"], row["layer"]) for row in result["models"]] == \
+        [(str(tmp_path / "v.txt"), "static"), (str(tmp_path / "m"), "2")]
+    static = result["models"][0]
+    assert static["ties"] == [4, 4, 4, 4, 5, 4] and not static["tied"]  # line 6 has Bank, which has its own vector
+    (tmp_path / "lower.txt").write_text("bank 1 0.5 0\n")
+    lower = senses([tmp_path / "lower.txt"], "bank", file)
+    assert lower["models"][0]["tied"] and lower["models"][0]["same_sense"] == pytest.approx(lower["chance"])
+    assert lower["models"][0]["same_sense"] == pytest.approx(2 / 5)
+    (tmp_path / "other.txt").write_text("river 1 0.5 0\n")
+    message = error_message(capsys, tmp_path / "other.txt", "bank", file)
+    assert 'has no vector for "bank"' in message
 
 
 def error_message(capsys, *words: object) -> str:

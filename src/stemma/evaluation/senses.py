@@ -3,7 +3,7 @@
 A contextual model has a vector for every occurrence of the word, the mean of the hidden states of its tokens, so an
 occurrence has nearest neighbours among the other ones. A static model has one vector for all occurrences: all contexts
 tie. If the senses are known, the share of nearest neighbours with the same sense says how well the vectors separate
-them. Neighbours that tie share a vote, so a static model is at the chance level exactly.
+them. Neighbours that tie share a vote, so one vector for all is at the chance level exactly.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stemma.model import Model
 from stemma.notes import silenced
 from stemma.tasks.embed import TokenVectors, embed_tokens
 from stemma.tasks.layer_states import ALL, STATIC, Layer, parse_layer
+from stemma.vectors.files import read_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ DEFAULT_LAYERS: tuple[Layer, ...] = (STATIC, LAST)
 
 
 @dataclass(frozen=True)
-class WordVectors:
+class OccurrenceVectors:
     """The vectors of all occurrences by one layer of one model."""
 
     model: str
@@ -69,13 +70,16 @@ def senses(models: Sequence[Model | str | Path], word: str, path: str | Path, *,
         if count:
             logger.warning(f"{name}: {count} of {pluralize(len(occurrences), 'occurrence')} left out: there the word "
                            "is part of a longer token, or beyond the length of the model.")
-    vectors = [WordVectors(row.model, row.layer, row.vectors[shared]) for row in rows]
+    vectors = [OccurrenceVectors(row.model, row.layer, row.vectors[shared]) for row in rows]
     return {"word": word, "file": str(path), "missing": missing, **compare_vectors(vectors, kept, neighbours)}
 
 
 def word_vectors(model: Model | str | Path, occurrences: Sequence[Occurrence], layers: Sequence[Layer],
-                 word: str) -> Iterator[WordVectors]:
-    """The vectors of the occurrences by each of the layers."""
+                 word: str) -> Iterator[OccurrenceVectors]:
+    """The vectors of the occurrences by each of the layers; a vector file has one vector for each spelling."""
+    if not isinstance(model, Model) and Path(model).is_file():
+        yield OccurrenceVectors(str(model), STATIC, _from_file(model, occurrences, word))
+        return
     loaded = model if isinstance(model, Model) else open_model(model, choose_device())
     name = loaded.recipe.label if isinstance(model, Model) else str(model)
     sentences = list(dict.fromkeys(occurrence.sentence for occurrence in occurrences))
@@ -85,7 +89,17 @@ def word_vectors(model: Model | str | Path, occurrences: Sequence[Occurrence], l
         stacked = _mean_over_tokens(loaded, texts, occurrences, word)
         labels = [str(number) for number in range(len(stacked))] if layer == ALL else [_layer_name(loaded, layer)]
         for label, vectors in zip(labels, stacked, strict=True):
-            yield WordVectors(name, label, vectors)
+            yield OccurrenceVectors(name, label, vectors)
+
+
+def _from_file(path: str | Path, occurrences: Sequence[Occurrence], word: str) -> np.ndarray:
+    """(occurrences, width): the vector of each spelling (Bank, bank); NaN if only other spellings have one."""
+    spellings = [occurrence.sentence[occurrence.start:occurrence.end] for occurrence in occurrences]
+    file = read_vectors(path, only={word, *spellings})
+    vectors, known = file.for_words(spellings)
+    if not known.any():
+        file.require_vector(word)
+    return np.where(known[:, None], vectors, np.nan)
 
 
 def _mean_over_tokens(model: Model, texts: dict[str, TokenVectors], occurrences: Sequence[Occurrence],
@@ -116,7 +130,7 @@ def _layer_name(model: Model, layer: Layer) -> str:
     return str(layer)
 
 
-def compare_vectors(models: Sequence[WordVectors], occurrences: Sequence[Occurrence],
+def compare_vectors(models: Sequence[OccurrenceVectors], occurrences: Sequence[Occurrence],
                     neighbours: int = 3) -> dict[str, Any]:
     """Neighbours, ties and two coordinates of each occurrence by each model; with known senses also the share of
     nearest neighbours with the same sense, the chance level, and the share by the words of the sentences."""
