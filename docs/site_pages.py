@@ -26,8 +26,8 @@ API = {
     "Training": ["pretrain", "resume", "finetune", "multitask", "pipeline", "average", "Callback"],
     "Other programs": ["export", "convert"],
     "Inference and evaluation": ["fill", "generate", "stream", "translate", "embed", "predict", "evaluate",
-                                 "perplexity", "pairs", "cloze", "prompt"],
-    "Experiments": ["compare", "ablate", "quickstart"],
+                                 "perplexity", "pairs", "senses", "cloze", "prompt"],
+    "Experiments": ["compare", "ablate", "cost", "layer_cost", "quickstart"],
     "Errors": ["UserError"],
 }
 

@@ -29,20 +29,35 @@ _HOMES = {
     "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
     "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
     "predict": "stemma.api", "evaluate": "stemma.api", "perplexity": "stemma.api", "cloze": "stemma.api",
-    "prompt": "stemma.api", "pairs": "stemma.api", "export": "stemma.api", "convert": "stemma.exchange.export",
+    "prompt": "stemma.api", "pairs": "stemma.api", "senses": "stemma.api", "export": "stemma.api",
+    "convert": "stemma.exchange.export",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
+    "cost": "stemma.lab.cost", "layer_cost": "stemma.lab.layer_cost",
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
 __all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
-           "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill", "finetune",
-           "generate", "inspect", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict",
-           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "stream", "train_tokenizer",
-           "translate", "tree", "use_plugin"]
+           "clean", "cloze", "compare", "convert", "cost", "diff", "embed", "evaluate", "export", "fill", "finetune",
+           "generate", "inspect", "layer_cost", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline",
+           "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "senses", "show", "stream",
+           "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model
-    from stemma.api import build, cloze, embed, evaluate, export, finetune, load, pairs, perplexity, predict, prompt
+    from stemma.api import (
+        build,
+        cloze,
+        embed,
+        evaluate,
+        export,
+        finetune,
+        load,
+        pairs,
+        perplexity,
+        predict,
+        prompt,
+        senses,
+    )
     from stemma.corpus.annotate import annotate
     from stemma.corpus.build import build_corpus
     from stemma.corpus.overlap import overlap
@@ -53,6 +68,8 @@ if TYPE_CHECKING:
     from stemma.generation.generate import generate, stream
     from stemma.generation.translate import translate
     from stemma.lab.comparison import ablate, compare
+    from stemma.lab.cost import cost
+    from stemma.lab.layer_cost import layer_cost
     from stemma.lab.quickstart.quickstart import quickstart
     from stemma.plugins import use_plugin
     from stemma.recipe_loading import Recipe, diff, recipe

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stemma.evaluation.likelihood import ContinuationScore
     from stemma.generation.generate import Completion
     from stemma.generation.translate import TranslationResult
+    from stemma.tasks.embed import TokenVectors
 
 PredictRows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
 
@@ -55,13 +56,20 @@ class InferenceModel(_model.Model):
         return stream(self, prompt, **options)
 
     def embed(self, texts: str | Sequence[str], pooling: str = "mean", normalize: bool = False,
-              inputs: Mapping[str, Sequence[Any]] | None = None, layer: int | None = None) -> np.ndarray:
+              inputs: Mapping[str, Sequence[Any]] | None = None, layer: str | int | None = None) -> np.ndarray:
         """(texts, width): one vector for each text, the mean over its tokens or the vector of its first position.
         `inputs`: the other inputs of the network, by name a list with an array (tokens, ...) for each text. `layer`: 0
-        is the embedding, -1 the last layer."""
+        is the embedding, -1 the last layer (None too), "static" the token embedding before positions, "mean" the mean
+        of all layers; "all" gives (texts, layers, width)."""
         from stemma.tasks.embed import embed
 
         return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize, inputs, layer)
+
+    def embed_tokens(self, texts: Sequence[str], layer: str | int | None = None) -> list[TokenVectors]:
+        """The tokens of each text, their offsets, and a vector for each: what `stemma embed --tokens` writes."""
+        from stemma.tasks.embed import embed_tokens
+
+        return embed_tokens(self, texts, layer)
 
     def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[ContinuationScore]:
         """The log-probability (in nats) of each text after another, and whether greedy decoding generates it. Without
@@ -124,10 +132,11 @@ def predict(model: _model.Model | str | Path, rows: PredictRows, task: str | Non
 
 
 def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          inputs: Mapping[str, Sequence[Any]] | None = None, layer: int | None = None) -> np.ndarray:
-    """One vector for each text, as `stemma embed` writes them: (texts, width).
+          inputs: Mapping[str, Sequence[Any]] | None = None, layer: str | int | None = None) -> np.ndarray:
+    """One vector for each text, as `stemma embed` writes them: (texts, width), or (texts, layers, width) for layer
+    "all".
 
-        stemma.embed("run", ["a sentence", "another"]).shape
+        stemma.embed("run", ["a sentence", "another"], layer=1).shape
     """
     from stemma.tasks.embed import embed
 
@@ -187,6 +196,19 @@ def pairs(model: _model.Model | str | Path, path: str | Path, *, limit: int | No
 
     name = model.recipe.label if isinstance(model, _model.Model) else str(model)
     return {"model": name, "data": str(path), **score_models(model, read_pairs(path, limit), scoring, revisions)}
+
+
+def senses(models: _model.Model | str | Path | Sequence[_model.Model | str | Path], word: str, path: str | Path,
+           **options: Any) -> dict[str, Any]:
+    """The nearest contexts of an ambiguous word: what `stemma senses --json` prints. `options`: layers (as of `embed`),
+    neighbours, limit, match_case, encoding and errors.
+
+        stemma.senses("run", "bank", "sentences.tsv", layers=["static", -1])["models"][1]["same_sense"]
+    """
+    from stemma.evaluation.senses import senses
+
+    single = isinstance(models, _model.Model | str | Path)
+    return senses([models] if single else list(models), word, path, **options)  # type: ignore[list-item,arg-type]
 
 
 def export(model: _model.Model | str | Path, format: str, out: str | Path, *,

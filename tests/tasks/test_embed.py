@@ -13,7 +13,7 @@ from parity.reference import perturb
 import stemma
 from stemma.cli import main
 from stemma.errors import UserError
-from stemma.tasks import embed as module
+from stemma.tasks import layer_states as module
 from stemma.tasks.embed import embed
 from stemma.text.tokenizer import Tokenizer
 

@@ -19,6 +19,7 @@ from stemma import plugins
 from stemma.cli import (
     clean,
     compare_ablate,
+    cost,
     export,
     fill_embed,
     generate,
@@ -29,6 +30,7 @@ from stemma.cli import (
     pretrain,
     quickstart,
     recipes,
+    senses,
     translate,
     zero_shot,
 )
@@ -109,12 +111,14 @@ app.add_typer(finetune_app, name="finetune", cls=TaskGroup, rich_help_panel=TASK
 multitask.register(app)
 pipeline.register(app)
 compare_ablate.register(app)
+cost.register(app)
 app.add_typer(claims_app, name="claims", cls=CommandGroup, rich_help_panel=LAB)
 fill_embed.register(app)
 generate.register(app)
 translate.register(app)
 zero_shot.register(app)
 pairs.register(app)
+senses.register(app)
 predict.register(app)
 export.register(app)
 clean.register(app)

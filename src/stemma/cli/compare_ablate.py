@@ -91,7 +91,7 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, lab: LabFolder, budg
     """
     from stemma.lab.comparison import compare as run_compare
 
-    names, changes = _split_recipes(recipes)
+    names, changes = split_recipes(recipes)
     size_names = [size.strip() for size in sizes.split(",") if size.strip()] if sizes else []
     results = run_compare(names, corpus, lab.out, sizes=size_names, changes=changes, **vars(budget), **tasks.options(),
                           reading=text.reading(), command=_command(), **lab.options(), show=sys.stderr.isatty())
@@ -114,7 +114,7 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, lab: LabFolder, budget: 
     """
     from stemma.lab.comparison import ablate as run_ablate
 
-    names, changes = _split_recipes(recipe)
+    names, changes = split_recipes(recipe)
     if len(names) != 1:
         raise UserError(f"one recipe is ablated at a time, and {len(names)} are given; `stemma compare` takes several.")
     groups = [list(filter(None, keys.replace(" ", ",").split(","))) for keys in group or []]
@@ -124,7 +124,7 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, lab: LabFolder, budget: 
     finish(results, lab.out, json, lab.dry_run, lab.processes)
 
 
-def _split_recipes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_recipes(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate recipe names from `key=value` changes."""
     names, changes = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if not names:

@@ -142,6 +142,13 @@ class InputEmbedding(TensorModule):
             embedded = embedded * mask[values][..., None]
         return embedded * self.scale if self.scale != 1.0 else embedded
 
+    def static(self, stream: Stream) -> Tensor:
+        """(B, L, embedding width): what is made of the token ids alone, before segments, positions and norm. It is the
+        same wherever a token is."""
+        fused = {name: embedded for name, settings in self.input_settings.items() if settings.fused
+                 and settings.from_ids and (embedded := self._embed_input(name, stream)) is not None}
+        return fused[TOKENS] if self.fusion is None else self.fusion(fused)
+
     def query_vectors(self, positions: Tensor) -> Tensor:
         """(B, P) positions -> (B, P, width): the same learned vector; relative attention adds the position."""
         assert self.query is not None

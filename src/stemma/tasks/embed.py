@@ -1,39 +1,96 @@
-"""Text embeddings: the mean over the tokens, or the hidden state of the first position."""
+"""Embeddings of texts and of their tokens: hidden states of a layer, one vector for each text or for each token."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Encoding
+from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from stemma.errors import UserError
 from stemma.model import Model
-from stemma.network.input_checks import Inputs, padded_inputs
-from stemma.progress import progress_stage
+from stemma.network.input_checks import padded_inputs
+from stemma.tasks.layer_states import ALL, batches_of_layer_states, parse_layer
 
 logger = logging.getLogger(__name__)
 
 POOLINGS = ("mean", "start")
-BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """The tokens of a text without special tokens, their (start, end) in the text, and a vector for each."""
+
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    vectors: np.ndarray  # (tokens, width), or (layers, tokens, width) for all layers; float32
 
 
 def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          inputs: Mapping[str, Sequence[Any]] | None = None, layer: int | None = None) -> np.ndarray:
-    """(texts, width) float32. Batches contain texts of similar length, so there is little padding. `inputs`: named
-    extra inputs, an array per text with a row per token, special tokens included. `layer`: 0 is the embedding, -1 the
-    last layer; None: the output of the network."""
+          inputs: Mapping[str, Sequence[Any]] | None = None, layer: str | int | None = None) -> np.ndarray:
+    """(texts, width) float32; for layer "all" (texts, layers, width). `inputs`: named extra inputs, an array per text
+    with a row per token, special tokens included. `layer`: as in `layer_states.py`; None: the last one."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
+    chosen = parse_layer(layer)
+    encodings = _encode(model, texts)
+    rows, extra = [encoding.ids for encoding in encodings], _extra_inputs(model, texts, encodings, inputs)
+    vectors: np.ndarray | None = None
+    for indices, states, mask in batches_of_layer_states(model, rows, extra, chosen):
+        if pooling == "mean":
+            weight = mask.to(states)[None, :, :, None]
+            pooled = (states * weight).sum(2) / weight.sum(2)
+        else:
+            pooled = states[:, :, 0]
+        if normalize:
+            pooled = functional.normalize(pooled, dim=-1)
+        by_text = pooled.transpose(0, 1).cpu().numpy()  # (B, layers, width)
+        if vectors is None:
+            vectors = np.zeros((len(texts), *by_text.shape[1:]), dtype=np.float32)
+        vectors[indices] = by_text
+    if vectors is None:
+        network = model.recipe.settings.network
+        vectors = np.zeros((0, network.parts()["encoder"].layers + 1, network.width), dtype=np.float32)
+    return vectors if chosen == ALL else vectors[:, 0]
+
+
+def embed_tokens(model: Model, texts: Sequence[str], layer: str | int | None = None,
+                 inputs: Mapping[str, Sequence[Any]] | None = None) -> list[TokenVectors]:
+    """The vectors of the tokens of each text. Tokens beyond the length of the model are missing."""
+    chosen = parse_layer(layer)
+    encodings = _encode(model, texts)
+    rows, extra = [encoding.ids for encoding in encodings], _extra_inputs(model, texts, encodings, inputs)
+    results: dict[int, TokenVectors] = {}
+    for indices, states, _ in batches_of_layer_states(model, rows, extra, chosen):
+        by_text = states.transpose(0, 1).cpu().numpy()  # (B, layers, L, width)
+        for index, vectors in zip(indices, by_text, strict=True):
+            encoding = encodings[index]
+            kept = [position for position, special in enumerate(encoding.special_tokens_mask) if not special]
+            results[index] = TokenVectors([encoding.tokens[position] for position in kept],
+                                          [encoding.offsets[position] for position in kept],
+                                          vectors[:, kept] if chosen == ALL else vectors[0, kept])
+    return [results[index] for index in range(len(texts))]
+
+
+def token_arrays(texts: Sequence[TokenVectors]) -> dict[str, np.ndarray]:
+    """The tokens of all texts as arrays with a row for each token: vectors, token, text, start, end."""
+    lengths = [len(text.tokens) for text in texts]
+    vectors = [text.vectors if text.vectors.ndim == 2 else text.vectors.swapaxes(0, 1) for text in texts]
+    offsets = np.array([span for text in texts for span in text.offsets], dtype=np.int64).reshape(-1, 2)
+    return {"vectors": np.concatenate(vectors) if vectors else np.zeros((0, 0), dtype=np.float32),
+            "token": np.array([token for text in texts for token in text.tokens], dtype=np.str_),
+            "text": np.repeat(np.arange(len(texts)), lengths), "start": offsets[:, 0], "end": offsets[:, 1]}
+
+
+def _encode(model: Model, texts: Sequence[str]) -> list[Encoding]:
+    """The texts as token ids with special tokens, truncated to the length of the model."""
     model.require_hidden_states("embed texts")
-    count = model.network.parts["encoder"].layers
-    if layer is not None and not -count - 1 <= layer <= count:
-        raise UserError(f"--layer is {layer}, and {model.recipe.label} has {count} layers: choose 0 (the embedding) to "
-                        f"{count}, or -1 (the last one) to {-count - 1}.")
     tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
     limit = corpus.sequence_length  # longer positions were never trained
@@ -44,53 +101,17 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     if too_long:
         logger.warning(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model, and were "
                        "truncated.")
-    extra_inputs = padded_inputs(inputs, model.recipe.settings.network.inputs,
-                                 [len(encoding.ids) for encoding in encodings], model.recipe.label)
-    extra_inputs |= _text_inputs(model, texts, encodings)
-    order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
-    vectors: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
-    start = 0
-    with progress_stage("embedding", len(order), "texts") as work:
-        while start < len(order):
-            stop = start + 1
-            while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
-                stop += 1
-            indices = order[start:stop]
-            batch_inputs = {name: pad_sequence([arrays[i] for i in indices], batch_first=True)
-                            for name, arrays in extra_inputs.items()}
-            batch = _pool_batch(model, [encodings[i].ids for i in indices], batch_inputs, pooling, normalize,
-                                layer)
-            for index, vector in zip(indices, batch, strict=True):
-                vectors[index] = vector
-            start = stop
-            work.set_count(start)
-    return np.stack(vectors) if vectors else np.zeros((0, model.recipe.settings.network.width), np.float32)
+    return encodings
 
 
-def _text_inputs(model: Model, texts: Sequence[str], encodings: Sequence[Any]) -> dict[str, list[torch.Tensor]]:
-    """Values of the inputs that read the text of unknown words: a tensor (tokens, ...) for each text, by name."""
-    tokenizer = model.require_tokenizer()
+def _extra_inputs(model: Model, texts: Sequence[str], encodings: Sequence[Encoding],
+                  inputs: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Tensor]]:
+    """A tensor (tokens, ...) for each text, by the name of the input: those that are given, and those that read the
+    text of unknown words."""
+    settings, tokenizer = model.recipe.settings.network.inputs, model.require_tokenizer()
     texts = [tokenizer.pre_normalize(text) for text in texts]
-    return {name: [torch.from_numpy(settings.from_texts(
+    values = {name: [torch.from_numpy(kind.from_texts(
         tokenizer, np.array(encoding.ids), [text[slice(*offsets)] for offsets in encoding.offsets]))
         for text, encoding in zip(texts, encodings, strict=True)]
-        for name, settings in model.recipe.settings.network.inputs.items() if settings.reads_text}
-
-
-@torch.inference_mode()
-def _pool_batch(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool,
-                layer: int | None) -> np.ndarray:
-    max_length = max(map(len, rows))
-    mask = torch.tensor([[1] * len(row) + [0] * (max_length - len(row)) for row in rows])
-    ids = torch.tensor([row + [0] * (max_length - len(row)) for row in rows])
-    output = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)},  # not the decoder
-                           keep_hidden_states=layer is not None)
-    hidden = output["encoder"] if layer is None else output.all_hidden_states("encoder")[layer]
-    if pooling == "mean":
-        weight = mask.to(hidden)[..., None]
-        vectors = (hidden * weight).sum(1) / weight.sum(1)
-    else:
-        vectors = hidden[:, 0]
-    if normalize:
-        vectors = functional.normalize(vectors, dim=-1)
-    return vectors.float().cpu().numpy()
+        for name, kind in settings.items() if kind.reads_text}
+    return padded_inputs(inputs, settings, [len(encoding.ids) for encoding in encodings], model.recipe.label) | values
