@@ -225,8 +225,8 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.training.padding_check import padding_warning
     from stemma.training.pretrain_loader import PretrainLoader
     from stemma.training.stall_note import StallNote, stall_remedy
+    from stemma.training.start_embedding import start_embedding
     from stemma.training.trainer import Trainer
-    from stemma.training.word_vectors import start_embedding
 
     is_new = latest_checkpoint(run) is None
     if is_new:  # a resumed run keeps its objectives
