@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,9 +14,12 @@ import stemma
 from stemma.errors import UserError
 from stemma.exchange.elmo import from_published, layout
 from stemma.exchange.save import save
+from stemma.network.inputs import characters
 from stemma.tasks.runs.finetune import TaskArguments, finetune
 from tests.closeness import assert_close
 from tests.literal import elmo as literal
+
+h5py = pytest.importorskip("h5py")
 
 OPTIONS = {"lstm": {"cell_clip": 0.3, "use_skip_connections": True, "n_layers": 2, "proj_clip": 0.3,
                     "projection_dim": 6, "dim": 10},
@@ -168,3 +171,30 @@ def test_an_options_file_that_does_not_fit_its_weights_is_refused(folder, tmp_pa
     assert "must hold one file *options.json and one file *weights.hdf5" in error_of(folder)
     write_weights(folder, {**random_weights(), "CNN_proj/b_proj": np.full(6, np.nan, "float32")})
     assert "not finite in CNN_proj/b_proj" in error_of(folder)
+
+
+def test_a_word_that_is_too_long_is_cut_with_a_warning(folder, caplog, monkeypatch):
+    monkeypatch.setattr(characters, "_warned", set())
+    model = stemma.load(folder)
+    vectors = stemma.embed(model, ["a", "extraordinarily", "extraordinary"])
+    assert np.array_equal(vectors[1], vectors[2])  # the first ten bytes are the same
+    (message,) = [record.message for record in caplog.records if "bytes" in record.message]
+    assert message == ('the word "extraordinarily" has 15 bytes, and the network reads the first 10 of a word: such '
+                       "words are cut.")
+
+
+def test_a_missing_h5py_is_reported_with_the_install_command(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert 'needs h5py: pip install "stemma-lm[elmo]"' in error_of(folder)
+
+
+def test_any_layer_can_be_embedded(folder):
+    model = stemma.load(folder)
+    with torch.no_grad():
+        output = model.network({"encoder": spelled_stream(model, SENTENCES[0])}, keep_hidden_states=True)
+    for layer in range(3):
+        expected = output.all_hidden_states("encoder")[layer][0].mean(0)
+        for number in (layer, layer - 3):
+            assert_close(stemma.embed(model, [" ".join(SENTENCES[0])], layer=number)[0], expected.numpy())
+    with pytest.raises(UserError, match="has 2 layers: choose 0"):
+        stemma.embed(model, ["a"], layer=3)

@@ -8,6 +8,7 @@ token of the vocabulary, so token ids suffice as input. A masked token has the s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -22,12 +23,15 @@ if TYPE_CHECKING:  # recipes are checked without importing torch
 
     from stemma.schema.network import NetworkSettings
 
+logger = logging.getLogger(__name__)
+
 NOTHING, BEGINS, ENDS = 0, 257, 258  # symbols besides bytes; byte b is symbol b + 1
 SYMBOLS = 259
 # Symbols of ELMo's released weights: byte b is symbol b. The tokens for the beginning and the end of a text have one
 # symbol each in place of bytes, and what follows the end of a word is a symbol with an embedding of its own.
 ELMO_TEXT_BEGINS, ELMO_TEXT_ENDS, ELMO_BEGINS, ELMO_ENDS, ELMO_NOTHING = 256, 257, 258, 259, 260
 ELMO_SYMBOLS = 261
+SHOWN = 40  # characters of a word in a message
 KNOWN = -1  # in place of the first symbol of a token that the vocabulary spells
 UNKNOWN_TOKEN = "unknown"  # role of the token of words outside of the vocabulary
 Bytes = Annotated[int, constraint(lambda n: n >= 3, "must be 3 or more: a byte between the beginning and the end"),
@@ -85,8 +89,10 @@ class CharacterSettings(InputSettings):
         unknown = np.flatnonzero(ids.reshape(-1) == tokenizer.special_token_ids.get(UNKNOWN_TOKEN, KNOWN - 1))
         if len(unknown):
             texts, places = np.unique(np.array(words(unknown), dtype=str), return_inverse=True)
-            symbols[unknown] = np.stack([self.spelling((text.lower() if tokenizer.lowercase else text).encode())
-                                         for text in texts.tolist()])[places]
+            spelled = [(text.lower() if tokenizer.lowercase else text).encode() for text in texts.tolist()]
+            if longer := [word for word in spelled if len(word) > self.longest - 2]:
+                _warn_once(longer[0].decode(), len(longer[0]), self.longest - 2)
+            symbols[unknown] = np.stack([self.spelling(word) for word in spelled])[places]
         return symbols.reshape(*ids.shape, self.longest)
 
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
@@ -117,6 +123,18 @@ def characters(settings: CharacterSettings, network: NetworkSettings, width: int
     from stemma.network.inputs.character_cnn import CharacterCNN
 
     return CharacterCNN(settings, network, width, vocab_size)
+
+
+_warned: set[int] = set()  # lengths of words that a warning has named
+
+
+def _warn_once(word: str, length: int, read: int) -> None:
+    """Say once that longer words are cut."""
+    if read not in _warned:
+        _warned.add(read)
+        shown = word if len(word) <= SHOWN else f"{word[:SHOWN]}..."
+        logger.warning(f'the word "{shown}" has {length} bytes, and the network reads the first {read} of a word: such '
+                       "words are cut.")
 
 
 def token_symbols(tokenizer: Any, settings: CharacterSettings) -> np.ndarray:
