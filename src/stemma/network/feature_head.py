@@ -45,8 +45,11 @@ class FeatureHead:
 
 
 def bottom_width(settings: NetworkSettings) -> int:
-    """The width of the lowest layer, the embedding as the body gets it."""
-    return settings.embedding.width or settings.width if settings.depth.reads_embedding else settings.width
+    """The width of the lowest hidden state: the embedding as the body gets it, which two LSTMs in opposite directions
+    repeat up to their width."""
+    if settings.depth.reads_embedding and not settings.depth.opposite_directions:
+        return settings.embedding.width or settings.width
+    return settings.width
 
 
 class LayerMixHead(TensorModule):
@@ -77,8 +80,9 @@ class LayerMixHead(TensorModule):
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """(B, L, width) of every layer, (B,) row lengths -> (B, L, classes), or (B, classes)"""
         with torch.autocast(layers[0].device.type, enabled=False):  # an LSTM needs full precision
-            packed = pack_padded_sequence(self.dropout(self.mix_layers(layers)), lengths.cpu(), batch_first=True,
-                                          enforce_sorted=False)
+            mixed = self.mix_layers(layers)
+            assert mixed.shape[-1] == self.reader.input_size  # torch does not check packed rows
+            packed = pack_padded_sequence(self.dropout(mixed), lengths.cpu(), batch_first=True, enforce_sorted=False)
             padding_value = 0.0 if self.per_token else -torch.inf  # -inf never is the maximum
             lstm_output, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, padding_value=padding_value,
                                                  total_length=layers[0].shape[1])
