@@ -19,6 +19,7 @@ from stemma.network.cache import Memory
 from stemma.network.initialization import Initializer
 from stemma.network.inputs_outputs import Stream
 from stemma.network.lstm_layer import LSTMLayer, LSTMState
+from stemma.training.optimizers import count_hidden_matrices
 from stemma.visibility import Bidirectional, Causal, PaddingRule
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -297,3 +298,11 @@ def test_word_dropout_removes_all_occurrences_of_a_word_in_any_network():
     assert 0 < kept.sum() < VOCABULARY
     assert_close(x, plain * 2 * kept.repeat(2)[None, :, None])
     assert_close(module.eval()(Stream(ids)) - module.position(ids, None), plain)
+
+
+def test_muon_orthogonalizes_each_gate_separately():
+    network = body_of("lstm-lm@tiny", "network.depth.hidden=20", "network.depth.projection=true").network
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    counts = {names[id(parameter)]: count for parameter, count in count_hidden_matrices(network).items()}
+    assert counts == {f"encoder.layers.{layer}.directions.0.{name}": count for layer in range(2)
+                      for name, count in (("input", 4), ("recurrent", 4), ("projection", 1))}
