@@ -10,6 +10,7 @@ import pytest
 import torch
 from closeness import assert_close
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import stemma
 from stemma import recipe_loading
@@ -18,6 +19,7 @@ from stemma.network import dropout, embedding, lstm_layer
 from stemma.network.cache import Memory
 from stemma.network.initialization import Initializer
 from stemma.network.inputs_outputs import Stream
+from stemma.network.lstm import flop_counts
 from stemma.network.lstm_layer import LSTMLayer, LSTMState
 from stemma.training.optimizers import count_hidden_matrices
 from stemma.visibility import Bidirectional, Causal, PaddingRule
@@ -306,3 +308,12 @@ def test_muon_orthogonalizes_each_gate_separately():
     counts = {names[id(parameter)]: count for parameter, count in count_hidden_matrices(network).items()}
     assert counts == {f"encoder.layers.{layer}.directions.0.{name}": count for layer in range(2)
                       for name, count in (("input", 4), ("recurrent", 4), ("projection", 1))}
+
+
+@pytest.mark.parametrize("projection", [None, 7])
+def test_flops_are_those_of_the_matrix_products(projection):
+    layer = LSTMLayer(5, 6, Initializer(0.1), projection=projection)
+    with FlopCounterMode(display=False, custom_mapping=flop_counts()) as counter:
+        layer(torch.randn(3, 4, 5, requires_grad=True))[0].sum().backward()
+    weights = sum(parameter.numel() for parameter in layer.parameters() if parameter.ndim == 2)
+    assert counter.get_total_flops() == 3 * 2 * 3 * 4 * weights
