@@ -178,7 +178,8 @@ def test_what_is_stored_is_chosen_by_the_stream():
 
 AWD = ["network.width=6", "network.depth.hidden=9", "network.layers=3", "network.dropout=0.3",
        "network.output_dropout=0.4", "network.depth.weight_dropout=0.5", "network.depth.activation_penalty=2.0",
-       "network.depth.temporal_penalty=1.0", "network.embedding.dropout=0.4", "network.embedding.word_dropout=0.3"]
+       "network.depth.temporal_penalty=1.0", "network.embedding.dropout=0.4", "network.embedding.word_dropout=0.3",
+       "network.embedding.scale=false"]
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])

@@ -142,8 +142,8 @@ def _mean(values: Tensor, rows: TokensFirst | None, first: int) -> Tensor:
 
 
 def flop_counts() -> dict[Any, Callable[..., int]]:
-    """FLOPs of operators that torch's counter does not know: oneDNN's fused LSTM, with the input and recurrent products of
-    every step and twice as many for the gradients, and the recurrent product of the layers without it."""
+    """FLOPs of operators that torch's counter does not know: oneDNN's fused LSTM, with the input and recurrent products
+    of every step and twice as many for the gradients, and the recurrent product of the layers without it."""
     def forward(input_shape: torch.Size, input_weight: torch.Size, recurrent: torch.Size, *args: Any,
                 **kwargs: Any) -> int:
         return 2 * input_shape[:-1].numel() * (input_weight.numel() + recurrent.numel())
