@@ -128,6 +128,12 @@ def write_task_data(folder: Path) -> None:
     reviews = [f"{line}\t{'late' if line.split()[2] > 'n' else 'early'}" for line in lines[:80]]
     for name, labelled in (("reviews", reviews[:60]), ("held-out", reviews[60:])):
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *labelled]))
+    words = sorted({word.lower().strip(".,;") for line in lines for word in line.split()})
+    (folder / "glove.txt").write_text("".join(f"{word} {' '.join(str(ord(letter) / 99) for letter in (word * 9)[:8])}\n"
+                                              for word in words))
+    tagged = ["".join(f"{word} {'B-THING' if index == 2 else 'O'}\n" for index, word in enumerate(line.split()))
+              for line in lines[:60]]
+    (folder / "tags.txt").write_text("\n".join(tagged))
     (folder / "clicks.tsv").write_text("\n".join(["query\ttitle\tlabel", *rows]))
 
 

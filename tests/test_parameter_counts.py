@@ -75,6 +75,15 @@ def test_nnlm_has_the_parameter_count_of_the_paper(name, order, hidden, width, d
     assert count(name) == expected - (0 if direct else vocabulary * (order - 1) * width)
 
 
+def test_the_encoder_of_cove_is_the_authors_lstm():
+    """nn.LSTM(300, 300, 2, bidirectional=True) with one bias in each layer and direction in place of two."""
+    with torch.device("meta"):
+        encoder = stemma.build("cove").network.encoder
+        reference = torch.nn.LSTM(300, 300, 2, bidirectional=True)
+    second_biases = 4 * 4 * 300
+    assert sum(p.numel() for p in encoder.parameters()) == sum(p.numel() for p in reference.parameters()) - second_biases
+
+
 def norm(width: int) -> int:
     return 2 * width
 

@@ -52,6 +52,10 @@ PUBLISHED = {
     "ltg-bert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
     "gpt-bert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
     "mdlm": ("adamw", 2e-5, 1024, 10, 0.06, None, None),
+    "rnnsearch": ("adamw", 1e-4, 2000, 3, 0.1, 1.0, None),
+    "cove": ("adamw", 1e-4, 600, 3, 0.1, 1.0, None),
+    "lm-init-seq2seq": ("adamw", 1e-4, 650, 3, 0.1, 1.0, None),
+    "bilstm": ("adam", 2e-3, 600, 10, 0.1, 5.0, None),
     "nanochat": ("adamw", 6.25e-5, 768, 3, 0.002, 1.0, None),
     "ettin-decoder": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
 }

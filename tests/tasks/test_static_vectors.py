@@ -109,6 +109,15 @@ def test_a_tagger_reads_whole_words(tmp_path, vectors):
     assert "task_crf" in model.network.heads  # the recipe's default
 
 
+@pytest.mark.parametrize("kind", ["choice", "qa", "rank"])
+def test_the_other_kinds_of_tasks_take_vectors(tmp_path, vectors, kind):
+    sets = toy_tasks.write_sets(tmp_path, kind, 24, 12)
+    result = finetune(TaskArguments(kind, sets, vectors=vectors), None, tmp_path / "run", steps=2, seed=SEED,
+                      changes=SMALL)
+    assert np.isfinite(result["validation_loss"])
+    assert command("predict", tmp_path / "run", sets["dev"], "--json").code == 0
+
+
 def test_a_sweep_starts_from_other_weights_with_each_seed(tmp_path, vectors):
     sets = toy_tasks.write_sets(tmp_path, "classify", 48, 16)
     finetune(TaskArguments("classify", sets, vectors=vectors), None, tmp_path / "run", steps=1, seed=SEED,

@@ -217,7 +217,7 @@ class AttentionalLSTM(Body):
         """(B, hidden): the state that attends and that is read out."""
         return states[-1].output
 
-    def _advance(self, gates: Tensor, states: list[LSTMState], recurrent: list[Tensor]) -> list[LSTMState]:
+    def _advance(self, gates: Tensor, states: list[LSTMState], recurrent: Sequence[Tensor]) -> list[LSTMState]:
         """One step of all layers. `gates`: the inputs' share in the gates of the first layer."""
         new_states: list[LSTMState] = []
         for index, (layer, state) in enumerate(zip(self.layers, states, strict=True)):

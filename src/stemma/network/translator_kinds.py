@@ -31,8 +31,8 @@ class AttentionalLSTMSettings(BodySettings):
     # The first state. states: that of the encoder, layer by layer; first: a function of the encoder's output at the
     # first position, where a backward LSTM has read the whole text (arXiv:1409.0473)
     start: Literal["states", "first"] = "states"
-    residual: Natural = 0  # this layer's output, from 1, is added to the readout, so that the layers of a language model
-    #                        keep their way to its output layer (arXiv:1611.02683, section 2.3); 0 = none
+    residual: Natural = 0  # this layer's output, from 1, is added to the readout, so that the layers of a language
+    #                        model keep their way to its output layer (arXiv:1611.02683); 0 = none
 
     required_keys: ClassVar[frozenset[str]] = frozenset({"layers"})
     supports: ClassVar[frozenset[str]] = frozenset({"causal", "cache", "scores"})

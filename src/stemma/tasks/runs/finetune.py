@@ -163,9 +163,10 @@ def finetune(task: TaskArguments, start: str | Path | None, out: str | Path, *, 
     if model.is_encoder_decoder and task_stack(task_config) == ENCODER:
         recipe = encoder_only_recipe(recipe)
     steps_per_epoch = len(batch_indices(dataset.train, dataset.batch_size, None))
-    recipe, budget, defaults = apply_defaults(recipe, StartModel.of(model), length, steps_per_epoch, overridden,
-                                              len(examples["train"]), rates or find_rate,
-                                              frozen=frozen)
+    new_layers = frozen or task.vectors is not None  # whose rate the recipe has
+    start_model = StartModel.of(model, is_new=task.vectors is not None)
+    recipe, budget, defaults = apply_defaults(recipe, start_model, length, steps_per_epoch, overridden,
+                                              len(examples["train"]), rates or find_rate, new_layers=new_layers)
     options = task.options() | (trials.options() if trials else {}) | ({"find-rate": True} if find_rate else {})
     options |= {} if baseline or head_task(task.kind).linear_baseline is None else {"no-baseline": True}
     spec = HeadFinetuneSpec(task_config.kind, options, list(changes), {DEFAULT_TASK_NAME: task_config.to_json()},

@@ -46,25 +46,28 @@ class StartModel:
     parameters: int
     laptop_size: bool = False  # of a size that only Stemma trains
     record: PretrainingRecord | None = None
+    is_new: bool = False  # random weights over word vectors
 
     @classmethod
-    def of(cls, model: Model) -> StartModel:
+    def of(cls, model: Model, is_new: bool = False) -> StartModel:
         recipe = model.recipe
         return cls(recipe.title, recipe.settings.network.width, model.parameter_count(), recipe.size in LAPTOP_SIZES,
-                   model.pretraining)
+                   model.pretraining, is_new)
 
     @property
     def is_briefly_pretrained(self) -> bool:
         """Whether it has seen few tokens, or learnt little from them. Without a record, it is if it has a laptop size:
         other checkpoints are published ones."""
         if self.record is None:
-            return self.laptop_size
+            return self.laptop_size or self.is_new
         nats = self.record.nats_below_unigram
         return self.record.tokens < FEW_TOKENS_PER_PARAMETER * self.parameters \
             or nats is not None and nats < LITTLE_LEARNT
 
     def describe(self) -> str:
         """width 128, pre-trained on 900 K tokens (1.43 nats below unigram)"""
+        if self.is_new:
+            return f"width {self.width:,}, new over word vectors"
         if self.record is None:
             return f"width {self.width:,}, pre-training not recorded" if self.laptop_size \
                 else f"as published for {self.title}, at width {self.width:,}"
@@ -122,13 +125,13 @@ def stated_keys(recipe: Recipe) -> set[str]:
 
 def apply_defaults(recipe: Recipe, start: StartModel, length: TrainingLength, steps_per_epoch: int,
                    overridden: Collection[str], examples: int, rate_follows: bool = False,
-                   frozen: bool = False) -> tuple[Recipe, Budget, dict[str, Any] | None]:
+                   new_layers: bool = False) -> tuple[Recipe, Budget, dict[str, Any] | None]:
     """The recipe with its learning rate, length and warm-up, its budget, and the values that nobody stated, with the
     reason for them. `overridden` are stated keys; `rate_follows`: the learning rate is found
-    or chosen later; `frozen`: only the head is trained, and the recipe has its rate."""
+    or chosen later; `new_layers`: what is trained starts at random, and the recipe has its rate."""
     settings, stated, values = recipe.settings.finetuning, stated_keys(recipe), dict[str, Any]()
     if "training.learning_rate" not in overridden:
-        rate = recipe.settings.training.learning_rate if frozen else default_learning_rate(settings, start, stated)
+        rate = recipe.settings.training.learning_rate if new_layers else default_learning_rate(settings, start, stated)
         recipe = recipe.with_changes({"training.learning_rate": rate}, ORIGIN)
         values = {} if rate_follows else {"learning_rate": rate}
     epochs = default_epochs(settings, start, steps_per_epoch, stated)
