@@ -130,7 +130,7 @@ def _show_layers(result: Mapping[str, Any]) -> None:
     print("\n".join(align_columns(table)))
     if result["crossings"]:
         print()
-        table = [["slower from", "than", "d", "time", "FLOPs", "n = d"]]
+        table = [["slower from", "than", "d", "time", "FLOPs", "table"]]
         table += [[item["attention"], item["other"], f"{item['width']:,}", _crossing(item),
                    "always" if item["flops_length"] is None else f"n = {item['flops_length']:,.0f}",
                    f"n = {item['theory_length']:,}"] for item in result["crossings"]]

@@ -188,9 +188,8 @@ def _pass(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
         with torch.inference_mode():
             module(x)
 
-    def training() -> None:
+    def training() -> None:  # gradients add up in place, so they are no part of a pass's memory
         module.train()
-        x.grad = None
         module(x).square().mean().backward()
 
     if backward:
