@@ -154,7 +154,8 @@ def _power(exponents: Mapping[str, float] | None) -> str:
 def _show_left_out(result: Mapping[str, Any], key: str) -> None:
     for item in result["left_out"]:
         width = f", d = {item['width']:,}" if "width" in item else ""
-        print(f"left out: {item[key]}{width}, length {item['length']:,}: {item['why']}")
+        mode = " with backward" if item.get("mode") == "training" else ""
+        print(f"left out: {item[key]}{width}, length {item['length']:,}{mode}: {item['why']}")
 
 
 def _show_conditions(result: Mapping[str, Any]) -> None:

@@ -125,7 +125,7 @@ def _reason_to_leave_out(timed: TimedPass, previous: TimedPass, deadline: float)
     growth = (timed.length / previous.length) ** GROWTH
     seconds, available = growth * previous.wall_seconds, deadline - time.perf_counter()
     if (WARMUP_PASSES + 1) * seconds > available:
-        return f"a pass could take {format_duration(seconds)}, and {format_duration(available)} are left of --minutes"
+        return f"a pass could take {seconds:,.3g} s, and {max(0.0, available):,.0f} s are left of --minutes"
     size, total = growth * (previous.bytes or 0), total_memory()
     if total and size > total:
         return f"a pass could take {size / 1e9:,.0f} GB, and this machine has {total / 1e9:,.0f} GB"
