@@ -132,7 +132,7 @@ def _show_layers(result: Mapping[str, Any]) -> None:
         print()
         table = [["slower from", "than", "d", "time", "FLOPs", "table"]]
         table += [[item["attention"], item["other"], f"{item['width']:,}", _crossing(item),
-                   "always" if item["flops_length"] is None else f"n = {item['flops_length']:,.0f}",
+                   "n < 1" if item["flops_length"] is None else f"n = {item['flops_length']:,.0f}",
                    f"n = {item['theory_length']:,}"] for item in result["crossings"]]
         print("\n".join(align_columns(table)))
     _show_left_out(result, "layer")
@@ -144,7 +144,8 @@ def _crossing(item: Mapping[str, Any]) -> str:
         return f"n = {item['length']:,.0f}"
     if item["faster"] is None:
         return "not measured"
-    return "never here" if item["faster"] == item["attention"] else "always here"
+    shortest, longest = item["measured"]
+    return f"n > {longest:,}" if item["faster"] == item["attention"] else f"n < {shortest:,}"
 
 
 def _power(exponents: Mapping[str, float] | None) -> str:
