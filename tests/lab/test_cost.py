@@ -60,6 +60,11 @@ def test_every_structure_is_measured(name):
     assert len(result["rows"]) == 2 and all(row["training_seconds"] > 0 for row in result["rows"])
 
 
+def test_more_positions_are_a_change_of_the_recipe():
+    result = stemma.cost(["bert@tiny"], [32, 600], changes=[*SMALL, "network.position.maximum=600"], **QUICK)
+    assert [row["length"] for row in result["rows"]] == [32, 600]
+
+
 def test_a_single_length_has_no_exponent(capsys):
     result = run(capsys, "bert@tiny", *SMALL, "--lengths", 32, "--rounds", 1)
     assert result["exponents"] == {"bert@tiny": {"seconds": None, "bytes": None}}
@@ -146,7 +151,7 @@ def test_crossings(width):
     assert found["flops_length"] == 4 * width  # 16 n d^2 against 4 n^2 d
     slower = crossing(rows, "attention", "convolution", width, LayerSizes())
     assert slower["length"] is None and slower["faster"] == "convolution"
-    assert slower["flops_length"] is None  # with its projections attention has more FLOPs at every length
+    assert slower["measured"] == [50, 700] and slower["flops_length"] is None  # with its projections attention has more FLOPs at every length
     assert crossing(rows, "core-attention", "convolution", width, LayerSizes())["faster"] == "convolution"
     assert crossing(rows, "attention", "lstm", 77, LayerSizes())["faster"] is None  # not measured
     faster = crossing(rows_of({"attention": lambda n, d: n, "lstm": lambda n, d: 2 * n}), "attention", "lstm", width,
@@ -165,6 +170,7 @@ def error_message(capsys, *words: object) -> str:
 def test_errors_say_what_where_and_what_to_do(capsys):
     message = error_message(capsys, "bert@tiny", "ngram", "gpt2@tiny", "--lengths", "128,4096")
     assert "bert@tiny" in message and "positions, fewer than --lengths 4,096" in message
+    assert "or set network.position.maximum=4096" in message
     assert "ngram" in message and "is a table of counts and has no forward pass" in message
     assert '--lengths is "a,b"; give whole numbers' in error_message(capsys, "bert@tiny", "--lengths", "a,b")
     assert "1 or more" in error_message(capsys, "bert@tiny", "--lengths", "0,8")

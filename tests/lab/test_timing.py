@@ -59,7 +59,7 @@ def test_passes_that_do_not_fit_into_the_time_are_left_out(monkeypatch, caplog):
     other = fake.timed("fast", 640, 0.1)
     rounds = measure([*passes, other], 5, 1.0, fake.clock)  # one minute
     assert [timed.left_out is None for timed in passes] == [True, True, False, False] and other.left_out is None
-    assert passes[2].left_out == "a pass could take 2:08, and 0:34 are left of --minutes"
+    assert passes[2].left_out == "a pass could take 128 s, and 34 s are left of --minutes"
     assert passes[3].left_out == passes[2].left_out
     assert rounds == 3 and len(passes[1].seconds) == 3 and fake.now <= 60
     assert any("3 of 5 rounds fit into 1 minutes" in record.message for record in caplog.records)

@@ -130,9 +130,9 @@ def _show_layers(result: Mapping[str, Any]) -> None:
     print("\n".join(align_columns(table)))
     if result["crossings"]:
         print()
-        table = [["slower from", "than", "d", "time", "FLOPs", "n = d"]]
+        table = [["slower from", "than", "d", "time", "FLOPs", "table"]]
         table += [[item["attention"], item["other"], f"{item['width']:,}", _crossing(item),
-                   "always" if item["flops_length"] is None else f"n = {item['flops_length']:,.0f}",
+                   "n < 1" if item["flops_length"] is None else f"n = {item['flops_length']:,.0f}",
                    f"n = {item['theory_length']:,}"] for item in result["crossings"]]
         print("\n".join(align_columns(table)))
     _show_left_out(result, "layer")
@@ -144,7 +144,8 @@ def _crossing(item: Mapping[str, Any]) -> str:
         return f"n = {item['length']:,.0f}"
     if item["faster"] is None:
         return "not measured"
-    return "never here" if item["faster"] == item["attention"] else "always here"
+    shortest, longest = item["measured"]
+    return f"n > {longest:,}" if item["faster"] == item["attention"] else f"n < {shortest:,}"
 
 
 def _power(exponents: Mapping[str, float] | None) -> str:
@@ -154,7 +155,8 @@ def _power(exponents: Mapping[str, float] | None) -> str:
 def _show_left_out(result: Mapping[str, Any], key: str) -> None:
     for item in result["left_out"]:
         width = f", d = {item['width']:,}" if "width" in item else ""
-        print(f"left out: {item[key]}{width}, length {item['length']:,}: {item['why']}")
+        mode = " with backward" if item.get("mode") == "training" else ""
+        print(f"left out: {item[key]}{width}, length {item['length']:,}{mode}: {item['why']}")
 
 
 def _show_conditions(result: Mapping[str, Any]) -> None:

@@ -30,8 +30,7 @@ from stemma.vectors.files import read_vectors
 logger = logging.getLogger(__name__)
 
 TIE = 1e-5  # difference of two cosines that fp32 does not resolve
-LAST = -1
-DEFAULT_LAYERS: tuple[Layer, ...] = (STATIC, LAST)
+DEFAULT_LAYERS: tuple[Layer, ...] = (STATIC, None)  # static and the last one
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,10 @@ def _mean_over_tokens(model: Model, texts: dict[str, TokenVectors], occurrences:
 
 
 def _layer_name(model: Model, layer: Layer) -> str:
-    if isinstance(layer, int) and layer < 0:
-        return str(model.network.parts["encoder"].layers + 1 + layer)
-    return str(layer)
+    last = model.network.parts["encoder"].layers
+    if layer is None:
+        return str(last)
+    return str(last + 1 + layer) if isinstance(layer, int) and layer < 0 else str(layer)
 
 
 def compare_vectors(models: Sequence[OccurrenceVectors], occurrences: Sequence[Occurrence],

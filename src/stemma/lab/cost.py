@@ -86,7 +86,7 @@ def _check(recipes: Sequence[Recipe], lengths: Sequence[int], batch: int) -> Non
         elif too_long:
             problems.append((item.label, f"has {network.max_length:,} positions, fewer than --lengths "
                              f"{', '.join(f'{length:,}' for length in too_long)}; take shorter lengths, or set "
-                             "network.position.length higher"))
+                             f"network.position.maximum={max(too_long)}"))
         elif needed:
             problems.append((item.label, f"reads {', '.join(needed)} besides tokens, which random text does not have; "
                              "leave it out"))

@@ -188,9 +188,8 @@ def _pass(module: nn.Module, x: Tensor, backward: bool) -> Callable[[], None]:
         with torch.inference_mode():
             module(x)
 
-    def training() -> None:
+    def training() -> None:  # gradients add up in place, so they are no part of a pass's memory
         module.train()
-        x.grad = None
         module(x).square().mean().backward()
 
     if backward:
@@ -218,13 +217,14 @@ def crossing(rows: Sequence[dict[str, Any]], attention: str, other: str, width: 
              for name in (attention, other)}
     lengths = sorted(times[attention].keys() & times[other].keys())
     gaps = [math.log(times[attention][length] / times[other][length]) for length in lengths]
-    found = None
+    found = None  # the last crossing: noise may add some at short lengths
     for (first, second), (before, after) in zip(pairwise(lengths), pairwise(gaps), strict=True):
-        if before < 0 <= after:  # the last one, if noise crosses several times
+        if before < 0 <= after:
             found = first * (second / first) ** (-before / (after - before))
     faster = None if found is not None or not gaps else attention if gaps[-1] < 0 else other
     quadratic, matrices, _ = LAYERS[attention].coefficients(sizes, 1)
     _, other_matrices, other_local = LAYERS[other].coefficients(sizes, 1)
     by_flops = ((other_matrices - matrices) * width + other_local) / quadratic
     return {"attention": attention, "other": other, "width": width, "length": found, "faster": faster,
-            "flops_length": by_flops if by_flops > 0 else None, "theory_length": width}
+            "flops_length": by_flops if by_flops > 0 else None, "theory_length": width,
+            "measured": [lengths[0], lengths[-1]] if lengths else None}

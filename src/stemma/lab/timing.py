@@ -43,6 +43,7 @@ class TimedPass:
     seconds: list[float] = field(default_factory=list)  # a pass takes these, by round
     bytes: int | None = None  # None: this device has no counter
     repeats: int = 1
+    wall_seconds: float = 0.0  # of a pass in the warm-up, also on a busy machine
     left_out: str | None = None  # why it is not measured
 
     @property
@@ -77,10 +78,9 @@ def choose_clock(device: torch.device) -> Clock:
 
 def measure(passes: Sequence[TimedPass], rounds: int, minutes: float, clock: Clock) -> int:
     """Measure all passes in place; returns the number of rounds. Every measured pass has at least one."""
-    started = time.perf_counter()
-    deadline = started + 60 * minutes
+    deadline = time.perf_counter() + 60 * minutes
     ready = _warm_up(passes, deadline, clock)
-    round_seconds = sum(timed.repeats * timed.seconds[0] for timed in ready)
+    round_seconds = sum(timed.repeats * timed.wall_seconds for timed in ready)
     left = deadline - time.perf_counter()
     affordable = max(1, min(rounds, int(left / round_seconds) if round_seconds else rounds))
     if affordable < rounds:
@@ -110,7 +110,9 @@ def _warm_up(passes: Sequence[TimedPass], deadline: float, clock: Clock) -> list
             if timed.left_out is not None:
                 continue
             timed.run()
+            start = time.perf_counter()
             timed.seconds = [clock.seconds(timed, 1)]
+            timed.wall_seconds = time.perf_counter() - start
             timed.bytes = peak_bytes(timed.run, clock.device)
             timed.repeats = max(1, round(MIN_SLICE_SECONDS / timed.seconds[0]))
             ready.append(timed)
@@ -121,9 +123,9 @@ def _reason_to_leave_out(timed: TimedPass, previous: TimedPass, deadline: float)
     if previous.left_out is not None:
         return previous.left_out
     growth = (timed.length / previous.length) ** GROWTH
-    seconds, available = growth * previous.seconds[0], deadline - time.perf_counter()
+    seconds, available = growth * previous.wall_seconds, deadline - time.perf_counter()
     if (WARMUP_PASSES + 1) * seconds > available:
-        return f"a pass could take {format_duration(seconds)}, and {format_duration(available)} are left of --minutes"
+        return f"a pass could take {seconds:,.3g} s, and {max(0.0, available):,.0f} s are left of --minutes"
     size, total = growth * (previous.bytes or 0), total_memory()
     if total and size > total:
         return f"a pass could take {size / 1e9:,.0f} GB, and this machine has {total / 1e9:,.0f} GB"
