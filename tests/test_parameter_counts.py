@@ -81,7 +81,8 @@ def test_the_encoder_of_cove_is_the_authors_lstm():
         encoder = stemma.build("cove").network.encoder
         reference = torch.nn.LSTM(300, 300, 2, bidirectional=True)
     second_biases = 4 * 4 * 300
-    assert sum(p.numel() for p in encoder.parameters()) == sum(p.numel() for p in reference.parameters()) - second_biases
+    expected = sum(parameter.numel() for parameter in reference.parameters()) - second_biases
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == expected
 
 
 def norm(width: int) -> int:

@@ -92,7 +92,8 @@ def test_the_word_itself_is_not_read():
 def test_negatives_follow_the_counts_to_a_power(corpus_folder):
     corpus = Corpus.open(corpus_folder)
     resolved = recipe("context2vec", ["tokenizer.kind=wordpiece", "tokenizer.vocab_size=320",
-                                      "corpus.single=start A separator", "corpus.pair=start A separator B separator", "corpus.sequence_length=32",
+                                      "corpus.single=start A separator", "corpus.pair=start A separator B separator",
+                                      "corpus.sequence_length=32",
                                       "objective.context2vec.power=0.5", "objective.context2vec.negatives=40"])
     (objective,) = objectives = build_objectives(resolved)
     (group,) = groups = group_objectives(resolved, objectives)

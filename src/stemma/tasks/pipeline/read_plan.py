@@ -71,11 +71,11 @@ def read_pipeline_plan(plan: str | Path, changes: Sequence[str] = ()) -> Pipelin
         for name in _topological_order(after):
             seed = entries[name].seed
             stages[name] = PipelineStage(name, after[name], entries[name], header.seed if seed is None else seed)
-        plan = PipelinePlan(header, stages)
-        problems += _plan_problems(plan)
+        checked = PipelinePlan(header, stages)
+        problems += _plan_problems(checked)
     if problems:
         raise_problems(path, problems)
-    return plan
+    return checked
 
 
 def _with_absolute_paths(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
