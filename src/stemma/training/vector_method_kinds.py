@@ -53,7 +53,9 @@ class GloveSettings(VectorMethodSettings):
 
     x_max: Positive = 100.0  # a pair counted this often or more has weight 1,
     alpha: Positive = 0.75  # a rarer one (count / x_max) ^ alpha
-    pairs: Count = 4096  # pairs in one update; 1 is the authors' code
+    # Diagonals of the matrix that are computed at once. On one no word occurs twice, so the result is that of one pair
+    # after the other, as in the authors' code; with more, gradients of a word are summed
+    diagonals: Count = 1
     memory: Count = 1024  # megabytes for sorting and merging counts, which are on disk
 
 
