@@ -30,19 +30,35 @@ _HOMES = {
     "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
     "predict": "stemma.api", "evaluate": "stemma.api", "perplexity": "stemma.api", "cloze": "stemma.api",
     "prompt": "stemma.api", "pairs": "stemma.api", "export": "stemma.api", "convert": "stemma.exchange.export",
+    "neighbours": "stemma.api", "analogy": "stemma.api", "similarity": "stemma.api",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
-__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
+__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "analogy", "annotate", "average", "build", "build_corpus",
            "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill", "finetune",
-           "generate", "inspect", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline", "predict",
-           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "stream", "train_tokenizer",
+           "generate", "inspect", "load", "multitask", "neighbours", "overlap", "pairs", "perplexity", "pipeline", "predict",
+           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "similarity", "stream", "train_tokenizer",
            "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model
-    from stemma.api import build, cloze, embed, evaluate, export, finetune, load, pairs, perplexity, predict, prompt
+    from stemma.api import (
+        analogy,
+        build,
+        cloze,
+        embed,
+        evaluate,
+        export,
+        finetune,
+        load,
+        neighbours,
+        pairs,
+        perplexity,
+        predict,
+        prompt,
+        similarity,
+    )
     from stemma.corpus.annotate import annotate
     from stemma.corpus.build import build_corpus
     from stemma.corpus.overlap import overlap

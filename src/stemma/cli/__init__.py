@@ -30,6 +30,7 @@ from stemma.cli import (
     quickstart,
     recipes,
     translate,
+    vectors,
     zero_shot,
 )
 from stemma.cli.claims import claims_app
@@ -117,6 +118,7 @@ zero_shot.register(app)
 pairs.register(app)
 predict.register(app)
 export.register(app)
+vectors.register(app)
 clean.register(app)
 add_common_options(app)
 
