@@ -222,6 +222,7 @@ class StaticBodySettings(BodySettings):
                                               "network.transition", "network.mix", "network.sharing",
                                               "network.inner_dropout", "network.output_dropout")
     supports: ClassVar[frozenset[str]] = frozenset({"causal", "masks"})
+    static: ClassVar[bool] = True
 
 
 @register("body", "static", StaticBodySettings)

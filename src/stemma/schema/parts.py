@@ -179,6 +179,7 @@ class BodySettings(Settings):
     adds_positions: ClassVar[bool] = False  # the body adds positions; the embedding does not
     unused_keys: ClassVar[tuple[str, ...]] = ()  # patterns of keys of the recipe that have no effect with it
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
+    static: ClassVar[bool] = False  # hidden states are the vectors of the tokens alone: static word vectors
     sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 
     @property
