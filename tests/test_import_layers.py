@@ -13,14 +13,14 @@ import stemma
 ROOT = Path(stemma.__file__).parent
 # From the top layer down; a package may import from those below it, and from itself.
 LAYERS = ["cli", "extend", "api", "lab", "evaluation", "tasks", "generation", "training", "exchange", "model",
-          "task_config", "pretraining_record", "objectives", "network", "visibility", "corpus", "counts", "vectors", "text",
-          "recipe_loading", "recipe_files", "toml", "schema", "plugins", "registry",
+          "task_config", "pretraining_record", "objectives", "network", "visibility", "corpus", "counts", "vectors",
+          "text", "recipe_loading", "recipe_files", "toml", "schema", "plugins", "registry",
           "checksummed_files", "atomic_files", "temporary_files", "json_files", "progress", "device", "notes", "errors",
           "version"]
 LEVEL = {package: len(LAYERS) - index for index, package in enumerate(LAYERS)}
-WITHOUT_TORCH = ["cli", "extend", "plugins", "text", "counts", "vectors", "corpus", "schema", "registry", "recipe_loading",
-                 "recipe_files", "toml", "checksummed_files", "atomic_files", "temporary_files", "json_files",
-                 "progress", "device", "notes", "errors", "version", "pretraining_record"]
+WITHOUT_TORCH = ["cli", "extend", "plugins", "text", "counts", "vectors", "corpus", "schema", "registry",
+                 "recipe_loading", "recipe_files", "toml", "checksummed_files", "atomic_files", "temporary_files",
+                 "json_files", "progress", "device", "notes", "errors", "version", "pretraining_record"]
 WITHOUT_TORCH_FILES = ["network/position_kinds.py", "network/kinds.py", "network/attention/kinds.py",
                        "network/attention/__init__.py", "training/optimizers.py", "training/schedules.py",
                        "training/run_folder.py", "training/budget.py", "training/corpus_cache.py",

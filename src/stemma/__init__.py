@@ -35,11 +35,11 @@ _HOMES = {
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
-__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "analogy", "annotate", "average", "build", "build_corpus",
-           "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill", "finetune",
-           "generate", "inspect", "load", "multitask", "neighbours", "overlap", "pairs", "perplexity", "pipeline", "predict",
-           "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "similarity", "stream", "train_tokenizer",
-           "translate", "tree", "use_plugin"]
+__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "analogy", "annotate", "average", "build",
+           "build_corpus", "clean", "cloze", "compare", "convert", "diff", "embed", "evaluate", "export", "fill",
+           "finetune", "generate", "inspect", "load", "multitask", "neighbours", "overlap", "pairs", "perplexity",
+           "pipeline", "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "show", "similarity",
+           "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model

@@ -1,4 +1,4 @@
-"""The word vectors of a model, and vector files of them: `stemma export --format word2vec|word2vec-binary|glove|fasttext`.
+"""The word vectors of a model, and vector files of them (`stemma export`).
 
 The vectors of a model are the rows of its input embedding. Models of words are written in the order of their counts.
 """
@@ -60,8 +60,8 @@ def model_vectors(model: Model, name: str | None = None) -> WordVectors:
 
 def _context_head(model: Model) -> ContextHead | None:
     """What only word vectors have, while they are not fine-tuned."""
-    head = model.network.heads[CONTEXT_HEAD] if CONTEXT_HEAD in model.network.heads else None
-    return head if isinstance(head, ContextHead) else None
+    return next((head for name, head in model.network.heads.items() if name == CONTEXT_HEAD
+                 and isinstance(head, ContextHead)), None)
 
 
 def _by_count(head: ContextHead) -> np.ndarray:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
