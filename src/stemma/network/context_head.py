@@ -45,8 +45,8 @@ class ContextHead(TensorModule):
         super().__init__()
         self.spec = spec
         self.weight = nn.Parameter(torch.zeros(vocab_size, width)) if spec.sampled or not spec.tree else None
-        # of GloVe: learned; of word2vec: the logarithm of the distribution of negatives, because the products that it
-        # learns are log-odds against it (Levy & Goldberg 2014)
+        # of GloVe: learned; of word2vec: mostly the logarithm of the distribution of negatives, because the products
+        # that it learns are log-odds against it (Levy & Goldberg 2014)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.register_buffer("counts", torch.zeros(vocab_size, dtype=torch.int64))
         if spec.architecture == "glove":

@@ -34,7 +34,7 @@ class GensimVectors(WordVectorMethod):
         logging.getLogger("gensim").setLevel(logging.ERROR)  # its notes are about how it is called here
         self.learning_rate = setup.settings.training.learning_rate
         self.span_tokens = np.concatenate([[0], np.cumsum(self.spans[:, 1] - self.spans[:, 0])])
-        self.epoch, self.next_span = 0, 0
+        self.epoch, self.next_span, self.subsample = 0, 0, settings.subsample
         self._pending = (0, 0)
         self._stale = False  # whether gensim's vectors are newer than those of the network
         tokenizer, task = self.loader.corpus.tokenizer, self.task
@@ -86,12 +86,22 @@ class GensimVectors(WordVectorMethod):
             values = torch.from_numpy(array)
             tensor[ids if by_word else torch.arange(len(array))] = values.to(tensor.device)
         if self.head.weight is not None:
-            noise = self.counts[self.word_ids].astype(np.float64) ** self.task.power
-            self.head.bias[ids] = torch.from_numpy(np.log(noise / noise.sum())).to(self.head.bias)
+            self.head.bias[ids] = torch.from_numpy(self._log_noise()).to(self.head.bias)
         if self.task.buckets:
             subwords = Subwords(self.head.buckets.detach().numpy(), self.task.min_n, self.task.max_n)
             words = self.spelling[self.word_ids].tolist()
             self.embedding.weight[ids] = torch.from_numpy(subwords.compose(words, self.model.wv.vectors_vocab))
+
+    def _log_noise(self) -> np.ndarray:
+        """What turns learned products into probabilities: they are log-odds against the distribution of negatives, in a
+        text from which frequent words were omitted."""
+        counts = self.counts[self.word_ids].astype(np.float64)
+        noise = counts ** self.task.power
+        bias: np.ndarray = np.log(noise / noise.sum())
+        if self.subsample:
+            ratio = self.subsample * counts.sum() / counts
+            bias -= np.log(np.minimum(1.0, np.sqrt(ratio) + ratio))
+        return bias
 
     @contextmanager
     def live_weights(self) -> Iterator[None]:
