@@ -194,6 +194,31 @@ def test_sentences_are_those_of_the_text_without_rare_words(finished):
     opened.trainer.loader.close()
 
 
+# ---- downstream ----
+
+def test_they_are_the_first_layer_of_a_classifier_of_mean_vectors(finished, tmp_path, text_file):
+    lines = [line for line in text_file.read_text().splitlines() if line.strip()][:80]
+    rows = [f"{line}\t{'late' if line.split()[2] > 'n' else 'early'}" for line in lines]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]))
+    result = stemma.finetune("classify", finished / "fasttext", tmp_path / "train.tsv", tmp_path / "train.tsv",
+                             tmp_path / "tuned", epochs=10, baseline=False)
+    assert result["metrics"]["dev"]["accuracy"] > 0.7
+    one, other = (stemma.predict(tmp_path / "tuned", [text])[0]["scores"]
+                  for text in ("the old clerk", "clerk old the"))
+    assert_close(list(one.values()), list(other.values()))  # a mean has no order
+    assert len(open_vectors(tmp_path / "tuned")) > 10
+
+
+@pytest.mark.parametrize("verb", ["fill", "perplexity", "pairs"])
+def test_what_needs_a_language_model_is_refused(finished, tmp_path, verb):
+    (tmp_path / "held.txt").write_text("The old clerk reads.")
+    (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "The old", "sentence_bad": "old The"}')
+    argument = {"fill": "the [MASK]", "perplexity": tmp_path / "held.txt", "pairs": tmp_path / "pairs.jsonl"}[verb]
+    with pytest.raises(UserError, match="has one vector for each word and predicts no token of a text"):
+        stemma.load(finished / "cbow").fill(argument) if verb == "fill" else \
+            getattr(stemma, verb)(finished / "cbow", argument)
+
+
 # ---- what is refused ----
 
 def test_a_text_with_fewer_words_than_the_window(tmp_path):
