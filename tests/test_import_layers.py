@@ -19,8 +19,8 @@ LAYERS = ["cli", "extend", "api", "lab", "evaluation", "tasks", "generation", "t
           "version"]
 LEVEL = {package: len(LAYERS) - index for index, package in enumerate(LAYERS)}
 WITHOUT_TORCH = ["cli", "extend", "plugins", "text", "counts", "vectors", "corpus", "schema", "registry",
-                 "recipe_loading", "recipe_files", "toml", "checksummed_files", "atomic_files", "temporary_files", "json_files",
-                 "progress", "device", "notes", "errors", "version", "pretraining_record"]
+                 "recipe_loading", "recipe_files", "toml", "checksummed_files", "atomic_files", "temporary_files",
+                 "json_files", "progress", "device", "notes", "errors", "version", "pretraining_record"]
 WITHOUT_TORCH_FILES = ["network/position_kinds.py", "network/kinds.py", "network/attention/kinds.py",
                        "network/attention/__init__.py", "training/optimizers.py", "training/schedules.py",
                        "training/run_folder.py", "training/budget.py", "training/corpus_cache.py",

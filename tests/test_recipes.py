@@ -12,7 +12,7 @@ from stemma.training.phases import build_phases
 
 ALL = [f"{name}@{size}" for name in recipe_loading.recipe_names() for size in recipe_loading.recipe(name).sizes]
 NEURAL = [name for name in recipe_loading.recipe_names()
-          if not recipe_loading.recipe(name).settings.network.depth.counts]
+          if not recipe_loading.recipe(name).settings.training.method]
 RECURRENT = ["nnlm", "lstm-lm", "awd-lstm", "rnnsearch", "cove", "lm-init-seq2seq", "bilstm"]  # and an ancestor
 
 

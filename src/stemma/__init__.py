@@ -30,21 +30,23 @@ _HOMES = {
     "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
     "predict": "stemma.api", "evaluate": "stemma.api", "perplexity": "stemma.api", "cloze": "stemma.api",
     "prompt": "stemma.api", "pairs": "stemma.api", "senses": "stemma.api", "export": "stemma.api",
-    "convert": "stemma.exchange.export",
+    "convert": "stemma.exchange.export", "neighbours": "stemma.api", "analogy": "stemma.api",
+    "similarity": "stemma.api",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "cost": "stemma.lab.cost", "layer_cost": "stemma.lab.layer_cost",
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
-__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
-           "clean", "cloze", "compare", "convert", "cost", "diff", "embed", "evaluate", "export", "fill", "finetune",
-           "generate", "inspect", "layer_cost", "load", "multitask", "overlap", "pairs", "perplexity", "pipeline",
-           "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "senses", "show", "stream",
-           "train_tokenizer", "translate", "tree", "use_plugin"]
+__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "analogy", "annotate", "average", "build",
+           "build_corpus", "clean", "cloze", "compare", "convert", "cost", "diff", "embed", "evaluate", "export", "fill",
+           "finetune", "generate", "inspect", "layer_cost", "load", "multitask", "neighbours", "overlap", "pairs",
+           "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "senses",
+           "show", "similarity", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model
     from stemma.api import (
+        analogy,
         build,
         cloze,
         embed,
@@ -52,11 +54,13 @@ if TYPE_CHECKING:
         export,
         finetune,
         load,
+        neighbours,
         pairs,
         perplexity,
         predict,
         prompt,
         senses,
+        similarity,
     )
     from stemma.corpus.annotate import annotate
     from stemma.corpus.build import build_corpus

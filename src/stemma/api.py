@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stemma.generation.generate import Completion
     from stemma.generation.translate import TranslationResult
     from stemma.tasks.embed import TokenVectors
+    from stemma.vectors.word_vectors import WordVectors
 
 PredictRows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
 
@@ -220,6 +221,44 @@ def export(model: _model.Model | str | Path, format: str, out: str | Path, *,
     from stemma.exchange.export import export
 
     return export(as_model(model), format, out, overwrite)
+
+
+def neighbours(vectors: _model.Model | str | Path, words: str | Sequence[str], *,
+               top: int = 10) -> dict[str, list[dict[str, Any]]]:
+    """The words with the most similar vectors, by word: what `stemma neighbours --json` prints. `vectors`: a vector
+    file, or a model, whose input embedding is used.
+
+        stemma.neighbours("vectors.txt", "king")["king"][0]["word"]
+    """
+    opened = _as_vectors(vectors)
+    return {word: [neighbor._asdict() for neighbor in opened.neighbors(word, top)]
+            for word in ([words] if isinstance(words, str) else words)}
+
+
+def analogy(vectors: _model.Model | str | Path, questions: str | Path, *, limit: int | None = None) -> dict[str, Any]:
+    """Accuracy on analogies in Google's file format, by section: what `stemma analogy --json` prints.
+
+        stemma.analogy("vectors.txt", "questions-words.txt")["sections"]["family"]["accuracy"]
+    """
+    from stemma.vectors.questions import analogy_accuracy, read_questions
+
+    return analogy_accuracy(_as_vectors(vectors), read_questions(questions), limit)
+
+
+def similarity(vectors: _model.Model | str | Path, pairs: str | Path) -> dict[str, Any]:
+    """Spearman's correlation with similarity judgements: what `stemma similarity --json` prints.
+
+        stemma.similarity("vectors.txt", "wordsim353.tsv")["spearman"]
+    """
+    from stemma.vectors.questions import read_pairs, similarity_scores
+
+    return similarity_scores(_as_vectors(vectors), read_pairs(pairs))
+
+
+def _as_vectors(vectors: _model.Model | str | Path) -> WordVectors:
+    from stemma.exchange.vectors import model_vectors, open_vectors
+
+    return model_vectors(vectors) if isinstance(vectors, _model.Model) else open_vectors(vectors)
 
 
 def prompt(model: _model.Model | str | Path, template: str | Path, data: str | Path, *,

@@ -186,6 +186,9 @@ class Model:
             raise UserError(f"this {self.recipe.title} model judges tokens and does not predict them; its generator "
                             "does: give the folder generator/ below the model's.")
         if "vocabulary" not in self.network.heads:
+            if self.recipe.settings.network.depth.static:
+                raise UserError(f"{self.recipe.label} has one vector for each word and predicts no token of a text; "
+                                "ask it with `stemma neighbours`, `analogy` or `similarity`, or fine-tune it.")
             raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot predict tokens; "
                             "load a checkpoint that kept it (such as ...ForMaskedLM or ...LMHeadModel).")
         return self.network.head("vocabulary")

@@ -13,7 +13,7 @@ EXACT = ("training.precision=fp32", "training.threads=1", "training.log_every=1"
 SMALL = (*EXACT, "tokenizer.vocab_size=300", "corpus.sequence_length=32", "training.batch_size=4",
          "training.validate_every=10")
 PARALLEL = ("transformer", "universal-transformer", "universal-transformer-seq2seq")  # recipes for text pairs
-COUNTED = ("ngram", "two-sided-ngram")  # recipes without gradients, which have no precision
+COUNTED = ("ngram", "two-sided-ngram", "word2vec", "glove", "fasttext")  # with a method of their own, without precision
 ANNOTATED = ("ernie", "ernie-2")  # recipes for a corpus with dialogues, queries, phrases and entities
 MODELS = ("bert", "albert", "electra", "xlnet", "gpt", "gpt2", "bart", "t5", "unilm", "prefix-lm", "transformer",
           "transformer-xl", "modernbert")  # start models of other cases

@@ -32,6 +32,7 @@ from stemma.cli import (
     recipes,
     senses,
     translate,
+    vectors,
     zero_shot,
 )
 from stemma.cli.claims import claims_app
@@ -121,6 +122,7 @@ pairs.register(app)
 senses.register(app)
 predict.register(app)
 export.register(app)
+vectors.register(app)
 clean.register(app)
 add_common_options(app)
 

@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
 def export(
     model: ModelArgument,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="arpa: an n-gram model as text, for KenLM and "
-                                                               "SRILM.")],
+                                                               "SRILM. Word vectors: word2vec (text, also fastText's "
+                                                               ".vec), word2vec-binary, glove, fasttext (.bin).")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")],
     overwrite: OverwriteOption = False,
     json: JsonOption = False,
@@ -31,6 +32,8 @@ def export(
 
     In an ARPA file the tokens are words. White space in a token, and a token spelled <s>, </s> or <unk>, is written
     with \\u{...}: the hexadecimal number of a character.
+
+    Word vectors are the rows of the input embedding of any model. Pieces inside words are written with ## before them.
 
     Example: stemma export run --format arpa --out lm.arpa
     """

@@ -154,6 +154,8 @@ def _usage_hint(run: Path) -> str:
     if (run / "model" / "tasks.json").is_file():
         return f"predict {run} FILE"
     trained = recipe_loading.recipe(run / "recipe.toml", stored=True)
+    if trained.settings.network.depth.static:
+        return f"neighbours {run} WORD"
     mode = decoding_mode(trained)
     paired = any(packing_settings(packing).reads == "pairs" for packing in trained.settings.packings().values())
     if is_seq2seq(trained) and paired:

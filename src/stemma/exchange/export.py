@@ -14,6 +14,7 @@ from stemma.atomic_files import check_output_path
 from stemma.errors import UserError, did_you_mean
 from stemma.exchange.arpa_model import convert_arpa, export_arpa, ngram_counts
 from stemma.exchange.save import save
+from stemma.exchange.vectors import export_fasttext, export_glove, export_word2vec, export_word2vec_binary
 from stemma.model import Model
 
 
@@ -23,7 +24,9 @@ class ExportFormat:
     is_folder: bool = False  # whether --out is a folder
 
 
-EXPORTS = {"arpa": ExportFormat(export_arpa)}
+EXPORTS = {"arpa": ExportFormat(export_arpa), "word2vec": ExportFormat(export_word2vec),
+           "word2vec-binary": ExportFormat(export_word2vec_binary), "glove": ExportFormat(export_glove),
+           "fasttext": ExportFormat(export_fasttext)}
 
 
 def export(model: Model, kind: str, out: str | Path, overwrite: bool = False) -> dict[str, Any]:

@@ -58,6 +58,8 @@ def _require_masked_lm(model: Model) -> None:
                    "next": "read text in one direction, without masks",
                    "prefix": "continued texts, without masks"}
     mode = decoding_mode(model.recipe)
+    if mode is None:
+        model.lm_head()  # refuses a model without one
     if mode in pretraining:
         raise UserError(f"{model.recipe.label} cannot fill a mask: in pre-training it {pretraining[mode]}. "
                         "`stemma generate MODEL \"...\"` continues the words before the gap; to fill masks take a "

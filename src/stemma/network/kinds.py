@@ -210,3 +210,24 @@ def neighbors(network: NetworkSettings, part: NetworkPart) -> Body:
     from stemma.network.neighbor_tables import NeighborBody
 
     return NeighborBody()
+
+
+class StaticBodySettings(BodySettings):
+    """No layers: a hidden state is the vector of the token itself (static word vectors)."""
+
+    kind: Literal["static"]
+
+    required_keys: ClassVar[frozenset[str]] = frozenset()
+    unused_keys: ClassVar[tuple[str, ...]] = ("network.activation", "network.bias", "network.norm.*", "network.head.*",
+                                              "network.transition", "network.mix", "network.sharing",
+                                              "network.inner_dropout", "network.output_dropout")
+    supports: ClassVar[frozenset[str]] = frozenset({"causal", "masks"})
+    static: ClassVar[bool] = True
+
+
+@register("body", "static", StaticBodySettings)
+def static(network: NetworkSettings, part: NetworkPart) -> Body:
+    """Word vectors (word2vec, fastText, GloVe)."""
+    from stemma.network.static import StaticBody
+
+    return StaticBody()

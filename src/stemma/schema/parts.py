@@ -196,6 +196,7 @@ class BodySettings(Settings):
     opposite_directions: ClassVar[bool] = False  # a network for each direction: a row may be read in one of them
     excludes_token: ClassVar[bool] = False  # the output at a position does not depend on the token there
     counts: ClassVar[bool] = False  # no vectors: hidden states are token ids, and what is learnt are counts
+    static: ClassVar[bool] = False  # hidden states are the vectors of the tokens alone: static word vectors
     sentence_scores: ClassVar[tuple[str, ...]] = ()  # how it scores sentences, if not as its objectives declare
 
     @property

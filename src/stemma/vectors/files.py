@@ -186,7 +186,7 @@ def _parse(lines: list[bytes], width: int, first: int,
         warnings.simplefilter("error")
         try:
             counts = [rest.count(b" ") for _, _, rest in parts]
-            numbers = np.fromstring(b" ".join(rest for _, _, rest in parts), np.float32, sep=" ")  # type: ignore[call-overload]
+            numbers = np.fromstring(b" ".join(rest for _, _, rest in parts), np.float32, sep=" ")
             if len(numbers) == width * len(lines) and set(counts) == {width - 1}:
                 return [word.decode("utf-8", "replace") for word, _, _ in parts], numbers.reshape(-1, width)
         except (ValueError, DeprecationWarning):
@@ -223,7 +223,7 @@ def _is_number(field: bytes) -> bool:
 
 
 def _check_finite(path: Path, words: list[str], matrix: NDArray[np.float32]) -> None:
-    bad = np.flatnonzero(~np.isfinite(matrix).all(1)) if len(matrix) else []
+    bad = np.flatnonzero(~np.isfinite(matrix).all(1))
     if len(bad):
         raise UserError(f'{path} has a vector that is not finite: "{words[bad[0]]}"'
                         + (f" and {len(bad) - 1:,} more" if len(bad) > 1 else "") + "; remove it.")

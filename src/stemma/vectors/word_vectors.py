@@ -103,7 +103,7 @@ class WordVectors:
                 count = min(top, len(row) - len(set(without)))
                 best = np.argpartition(-row, count - 1)[:count] if count > 0 else np.zeros(0, np.int64)
                 best = best[np.lexsort((best, -row[best]))]  # ties in the order of the file
-                results.append([Neighbor(self.words[i], float(row[i])) for i in best])
+                results.append([Neighbor(self.words[i], float(row[i])) for i in best.tolist()])
         return results
 
     def similarities(self, vectors: Floats) -> Iterator[tuple[int, Floats]]:
