@@ -38,10 +38,10 @@ _HOMES = {
     "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
 __all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "analogy", "annotate", "average", "build",
-           "build_corpus", "clean", "cloze", "compare", "convert", "cost", "diff", "embed", "evaluate", "export", "fill",
-           "finetune", "generate", "inspect", "layer_cost", "load", "multitask", "neighbours", "overlap", "pairs",
-           "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save", "senses",
-           "show", "similarity", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
+           "build_corpus", "clean", "cloze", "compare", "convert", "cost", "diff", "embed", "evaluate", "export",
+           "fill", "finetune", "generate", "inspect", "layer_cost", "load", "multitask", "neighbours", "overlap",
+           "pairs", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart", "recipe", "resume", "save",
+           "senses", "show", "similarity", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import InferenceModel as Model
