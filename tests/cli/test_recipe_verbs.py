@@ -26,7 +26,8 @@ def test_tree_shows_children_under_their_parents(capsys):
     lines = printed(capsys, "tree").splitlines()
     roots = [line for line in lines if line[0].isalpha()]
     assert [line.split()[:2] for line in roots] == [  # by year
-        ["ngram", "1998"], ["nnlm", "2003"], ["word2vec", "2013"], ["lstm-lm", "2014"], ["transformer", "2017"]]
+        ["ngram", "1998"], ["nnlm", "2003"], ["word2vec", "2013"], ["lstm-lm", "2014"], ["rnnsearch", "2014"],
+        ["transformer", "2017"]]
     assert any("── bert  2018  " in line for line in lines[2:])
     recipes = json_output(capsys, "tree")["recipes"]
     bert = next(entry for entry in recipes if entry["name"] == "bert")

@@ -220,6 +220,7 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.objectives import build_network, build_objectives, check_requirements, drop_unsupported
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.curriculum import check_curriculum
+    from stemma.training.embedding_vectors import start_embedding
     from stemma.training.init_from import init_from_model
     from stemma.training.init_halves import init_from_language_models
     from stemma.training.padding_check import padding_warning
