@@ -1,6 +1,6 @@
 """Speed of one training pass through our LSTM layer against torch.nn.LSTM, on one core.
 
-    taskset -c 0 python benchmarks/lstm_speed.py [ROUNDS]
+    taskset -c 0 python benchmarks/lstm_speed.py [ROUNDS [SIZE ...]]
 
 Both sides get the same input in one process and take turns; the ratio is that of the medians (below 1: ours is faster).
 torch.nn.LSTM may use everything it has (oneDNN's fused kernel). Weight dropout is compared with torch.nn.LSTM without
@@ -61,7 +61,8 @@ def main() -> None:
     torch.manual_seed(0)
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 11
     print(f"torch {torch.__version__}, one thread, forward and backward pass, medians of {rounds} rounds")
-    for label, (input_width, cells, projection, rows, positions) in SIZES.items():
+    for label in sys.argv[2:] or SIZES:
+        input_width, cells, projection, rows, positions = SIZES[label]
         x = torch.randn(rows, positions, input_width, requires_grad=True)
         medians = measure(contenders(input_width, cells, projection), x, rounds)
         reference = medians.pop("torch.nn.LSTM")

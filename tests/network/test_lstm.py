@@ -10,6 +10,7 @@ import pytest
 import torch
 from closeness import assert_close
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import stemma
 from stemma import recipe_loading
@@ -18,7 +19,9 @@ from stemma.network import dropout, embedding, lstm_layer
 from stemma.network.cache import Memory
 from stemma.network.initialization import Initializer
 from stemma.network.inputs_outputs import Stream
+from stemma.network.lstm import flop_counts
 from stemma.network.lstm_layer import LSTMLayer, LSTMState
+from stemma.training.optimizers import count_hidden_matrices
 from stemma.visibility import Bidirectional, Causal, PaddingRule
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -175,7 +178,8 @@ def test_what_is_stored_is_chosen_by_the_stream():
 
 AWD = ["network.width=6", "network.depth.hidden=9", "network.layers=3", "network.dropout=0.3",
        "network.output_dropout=0.4", "network.depth.weight_dropout=0.5", "network.depth.activation_penalty=2.0",
-       "network.depth.temporal_penalty=1.0", "network.embedding.dropout=0.4", "network.embedding.word_dropout=0.3"]
+       "network.depth.temporal_penalty=1.0", "network.embedding.dropout=0.4", "network.embedding.word_dropout=0.3",
+       "network.embedding.scale=false"]
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -297,3 +301,20 @@ def test_word_dropout_removes_all_occurrences_of_a_word_in_any_network():
     assert 0 < kept.sum() < VOCABULARY
     assert_close(x, plain * 2 * kept.repeat(2)[None, :, None])
     assert_close(module.eval()(Stream(ids)) - module.position(ids, None), plain)
+
+
+def test_muon_orthogonalizes_each_gate_separately():
+    network = body_of("lstm-lm@tiny", "network.depth.hidden=20", "network.depth.projection=true").network
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    counts = {names[id(parameter)]: count for parameter, count in count_hidden_matrices(network).items()}
+    assert counts == {f"encoder.layers.{layer}.directions.0.{name}": count for layer in range(2)
+                      for name, count in (("input", 4), ("recurrent", 4), ("projection", 1))}
+
+
+@pytest.mark.parametrize("projection", [None, 7])
+def test_flops_are_those_of_the_matrix_products(projection):
+    layer = LSTMLayer(5, 6, Initializer(0.1), projection=projection)
+    with FlopCounterMode(display=False, custom_mapping=flop_counts()) as counter:
+        layer(torch.randn(3, 4, 5, requires_grad=True))[0].sum().backward()
+    weights = sum(parameter.numel() for parameter in layer.parameters() if parameter.ndim == 2)
+    assert counter.get_total_flops() == 3 * 2 * 3 * 4 * weights

@@ -109,7 +109,7 @@ def perplexity(model: Model, passages: Iterable[Passage], length: int | None = N
     unknown = total.num_unknown / (total.num_tokens + total.num_unscored)
     if warning := _comparability_warning(unknown, tokenizer.lowercase, lossless):
         logger.warning(warning)
-    context = {"stride": scorer.stride} if not scorer.has_memory else {} if scorer.memory is None else \
+    context: dict[str, Any] = {"stride": scorer.stride} if not scorer.has_memory else {} if scorer.memory is None else \
         {"memory": scorer.memory}  # a recurrent state has no length
     result = {**total.metrics(), "tokens": total.num_tokens, "unscored": total.num_unscored, "words": total.num_words,
               "bytes": total.num_bytes, "characters": total.num_characters, "documents": documents,

@@ -142,8 +142,8 @@ def _mean(values: Tensor, rows: TokensFirst | None, first: int) -> Tensor:
 
 
 def flop_counts() -> dict[Any, Callable[..., int]]:
-    """FLOPs of oneDNN's fused LSTM, which torch's counter does not know: input and recurrent products of every step,
-    and twice as many for the gradients."""
+    """FLOPs of operators that torch's counter does not know: oneDNN's fused LSTM, with the input and recurrent products
+    of every step and twice as many for the gradients, and the recurrent product of the layers without it."""
     def forward(input_shape: torch.Size, input_weight: torch.Size, recurrent: torch.Size, *args: Any,
                 **kwargs: Any) -> int:
         return 2 * input_shape[:-1].numel() * (input_weight.numel() + recurrent.numel())
@@ -152,4 +152,8 @@ def flop_counts() -> dict[Any, Callable[..., int]]:
                  **kwargs: Any) -> int:
         return 2 * forward(input_shape, input_weight, recurrent)
 
-    return {torch.ops.aten.mkldnn_rnn_layer: forward, torch.ops.aten.mkldnn_rnn_layer_backward: backward}
+    def product(total: torch.Size, left: torch.Size, right: torch.Size, *args: Any, **kwargs: Any) -> int:
+        return 2 * left.numel() * right[1]
+
+    return {torch.ops.aten.mkldnn_rnn_layer: forward, torch.ops.aten.mkldnn_rnn_layer_backward: backward,
+            torch.ops.aten.addmm_: product}

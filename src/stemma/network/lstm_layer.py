@@ -71,7 +71,7 @@ class LSTMLayer(nn.Module):
         `lengths`: (B,) tokens of each row, which are its first positions; None: all positions are tokens. Padding is
         not read, and the output there is zero. `reverse`: read each row from its last token to its first."""
         state = self.zero_state(x) if state is None else state
-        recurrent = self.recurrent
+        recurrent: Tensor = self.recurrent
         if self.training and self.weight_dropout:
             recurrent = recurrent * dropout_mask(recurrent.shape, self.weight_dropout, recurrent.dtype,
                                                  recurrent.device)

@@ -140,7 +140,7 @@ class ExponentialSettings(ScheduleSettings):
 
 @register("schedule", "exponential", ExponentialSettings)
 def exponential(settings: ExponentialSettings, point: SchedulePoint) -> float:
-    return point.warmup_fraction * settings.floor ** decay_progress(point.progress, settings.hold)
+    return point.warmup_fraction * math.exp(math.log(settings.floor) * decay_progress(point.progress, settings.hold))
 
 
 class WarmupStableDecaySettings(ScheduleSettings):

@@ -13,7 +13,7 @@ which training continues, and the average beside the optimizer state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -112,8 +112,10 @@ class TriggeredAverage(WeightAverage):
         if self.num_updates:
             super().copy_to_network()
 
-    def applied(self) -> AbstractContextManager[None]:
-        return super().applied() if self.num_updates else nullcontext()
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with super().applied() if self.num_updates else nullcontext():
+            yield
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() if self.num_updates else {}
