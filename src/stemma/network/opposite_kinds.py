@@ -60,8 +60,8 @@ class Context2vecSettings(BodySettings):
         width = network.embedding.width or network.width
         if width % 2:
             yield (ConflictKey("embedding.width", f"is shared by two directions, and {width} is odd: try {width + 1}"),
-                   ConflictKey("width", f"is that of the embedding, which two directions share, and {width} is odd: try "
-                                        f"{width + 1}"))
+                   ConflictKey("width", f"is that of the embedding, which two directions share, and {width} is odd: "
+                                        f"try {width + 1}"))
 
     def num_parameters(self, network: NetworkSettings, layers: int) -> int:
         hidden = self.hidden or network.width
