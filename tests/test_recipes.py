@@ -13,7 +13,8 @@ from stemma.training.phases import build_phases
 ALL = [f"{name}@{size}" for name in recipe_loading.recipe_names() for size in recipe_loading.recipe(name).sizes]
 NEURAL = [name for name in recipe_loading.recipe_names()
           if not recipe_loading.recipe(name).settings.training.method]
-RECURRENT = ["nnlm", "lstm-lm", "awd-lstm", "rnnsearch", "cove", "lm-init-seq2seq", "bilstm"]  # and an ancestor
+RECURRENT = ["nnlm", "lstm-lm", "awd-lstm", "ulmfit", "context2vec", "elmo", "rnnsearch", "cove", "lm-init-seq2seq",
+             "bilstm"]  # and an ancestor without recurrence
 
 
 @pytest.mark.parametrize("label", ALL)
@@ -139,9 +140,10 @@ def test_every_recipe_that_trains_has_the_laptop_sizes(name):
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_recurrent_recipes_are_as_wide_as_transformers_and_less_deep(name):
-    layers = 1 if name == "nnlm" else 2
+    layers = 1 if name in ("nnlm", "context2vec") else 2
+    directions = 2 if name == "elmo" else 1  # each as wide
     assert [shape(f"{name}@{size}")[:2] for size in ("tiny", "mini", "midi")] == [
-        (layers, width) for width in (128, 256, 512)]
+        (layers, directions * width) for width in (128, 256, 512)]
 
 
 def test_structbert_as_published():

@@ -91,10 +91,10 @@ def test_the_word_itself_is_not_read():
 
 def test_negatives_follow_the_counts_to_a_power(corpus_folder):
     corpus = Corpus.open(corpus_folder)
-    resolved = recipe("context2vec", ["tokenizer.kind=wordpiece", "tokenizer.vocab_size=320",
-                                      "corpus.single=start A separator", "corpus.pair=start A separator B separator",
-                                      "corpus.sequence_length=32",
-                                      "objective.context2vec.power=0.5", "objective.context2vec.negatives=40"])
+    resolved = recipe("context2vec", [
+        "tokenizer.kind=wordpiece", "tokenizer.vocab_size=320", "corpus.single=start A separator",
+        "corpus.pair=start A separator B separator", "corpus.sequence_length=32", "objective.context2vec.power=0.5",
+        "objective.context2vec.negatives=40"])
     (objective,) = objectives = build_objectives(resolved)
     (group,) = groups = group_objectives(resolved, objectives)
     draft = RowSamplers(resolved.settings, corpus, groups, 0).sample_draft(group, 32)
@@ -122,7 +122,7 @@ def test_negatives_follow_the_counts_to_a_power(corpus_folder):
     ("lstm-lm", ["objective.bidirectional_lm={}"], "trains a network for each direction"),
     ("elmo", ["network.embedding.width=300"], "must be 512 or 1024"),
     ("elmo", ["network.embedding.tied=true"], "no token embedding to share"),
-    ("elmo", ["remove=network.inputs.characters"], "another input must be made from the token ids"),
+    ("elmo", ["remove=network.inputs.characters"], "another input must be made from the token ids then"),
     ("elmo", ["objective.bidirectional_lm.sampled=900_000"], "there are 793471 tokens to sample from")])
 def test_recipes_that_do_not_fit_are_refused_in_a_sentence(name, changes, message):
     with pytest.raises(UserError) as caught:

@@ -19,7 +19,7 @@ from stemma.training.checkpoints import Checkpoint, latest_checkpoint
 from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 
-KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"]
+KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon", "adagrad"]
 
 
 class Hidden(Block):

@@ -8,8 +8,8 @@ that the memory contains the text that follows.
 one that reads it forwards and one that reads it backwards (ELMo, arXiv:1802.05365).
 
 `contiguous_pair` is XLNet's packing (arXiv:1906.08237): the first half of the window is text that the memory reuses,
-the second half is a pair. A continues the first half. B continues A or, half of the time, begins at another sentence
-of the lane. The next row begins where A began.
+the second half is a pair. A continues the first half. B continues A or, half of the time, begins at another sentence of
+the lane. The next row begins where A began.
 """
 
 from __future__ import annotations

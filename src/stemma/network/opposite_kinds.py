@@ -59,8 +59,7 @@ class Context2vecSettings(BodySettings):
     def network_conflicts(self, network: NetworkSettings) -> Iterator[Conflict]:
         width = network.embedding.width or network.width
         if width % 2:
-            yield (ConflictKey("embedding.width", f"is shared by two directions, and {width} is odd: "
-                                                  f"try {width + 1}"),
+            yield (ConflictKey("embedding.width", f"is shared by two directions, and {width} is odd: try {width + 1}"),
                    ConflictKey("width", f"is that of the embedding, which two directions share, and {width} is odd: "
                                         f"try {width + 1}"))
 

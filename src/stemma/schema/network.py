@@ -202,7 +202,7 @@ class NetworkSettings(Settings):
                                "recurrent depth does not support a second stream (network.embedding.query)"))
         if self.embedding.tokens is False:
             if not any(settings.from_ids and settings.fused for settings in self.inputs.values()):
-                yield (ConflictKey("embedding.tokens", "then another input must be made from the token ids, such as "
+                yield (ConflictKey("embedding.tokens", "another input must be made from the token ids then, such as "
                                                        "one of the kind characters: add [network.inputs.NAME]"),)
             for key in ("decoder", "generator"):
                 if getattr(self, key) is not None:

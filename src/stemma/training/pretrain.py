@@ -226,7 +226,6 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.training.padding_check import padding_warning
     from stemma.training.pretrain_loader import PretrainLoader
     from stemma.training.stall_note import StallNote, stall_remedy
-    from stemma.training.start_embedding import start_embedding
     from stemma.training.trainer import Trainer
 
     is_new = latest_checkpoint(run) is None
