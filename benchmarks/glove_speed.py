@@ -1,5 +1,5 @@
-"""Speed of GloVe's steps: pairs per second of ours, of the plain loops of `tests/literal/glove.py`, and of the least work
-that memory allows.
+"""Speed of GloVe's steps: pairs per second of ours, of the plain loops of `tests/literal/glove.py`, and of the least
+work that memory allows.
 
     python benchmarks/glove_speed.py [--words 12000] [--width 100] [--pairs 1000000]
 
