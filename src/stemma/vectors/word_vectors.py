@@ -84,7 +84,7 @@ class WordVectors:
         vectors[known] = self.matrix[rows[known]]
         if composed and self.subwords is not None and not known.all():
             missing = np.flatnonzero(~known)
-            vectors[missing] = self.subwords.compose([words[int(i)] for i in missing])
+            vectors[missing] = self.subwords.compose([words[i] for i in missing.tolist()])
             known[missing] = True
         return vectors, known
 
