@@ -19,7 +19,8 @@ BEYOND = math.erfc(math.sqrt(2))  # the fraction of a normal beyond two standard
 # (GPT, GPT-2, Transformer-XL, XLNet, and T5's attention and embedding); BERT, ALBERT, ELECTRA and ERNIE truncate.
 NORMAL = {"gpt", "gpt2", "gpt3", "transformer-xl", "xlnet", "t5", "prefix-lm", "roberta", "bart", "unilm", "spanbert",
           "nanochat", "mdlm"}
-NORMAL |= {"rnnsearch", "cove", "lm-init-seq2seq", "bilstm"}  # theirs, or in place of a uniform distribution
+NORMAL |= {"rnnsearch", "cove", "lm-init-seq2seq", "bilstm", "nnlm", "lstm-lm", "awd-lstm", "ulmfit", "elmo",
+           "context2vec"}  # theirs, or in place of a uniform distribution
 
 
 def build(recipe: str, *changes: str, vocabulary: int = 500) -> Network:
