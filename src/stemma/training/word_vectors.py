@@ -64,8 +64,8 @@ class WordVectorMethod(Method):
         spans = np.column_stack([bounds[:-1], bounds[1:]])
         starts = np.sort(ranges, axis=0)
         inside = np.searchsorted(starts[:, 0], spans[:, 0], side="right") - 1
-        kept: Integers = spans[(inside >= 0) & (spans[:, 1] <= starts[np.maximum(inside, 0), 1])]
-        return kept
+        inner: Integers = spans[(inside >= 0) & (spans[:, 1] <= starts[np.maximum(inside, 0), 1])]
+        return inner
 
     def _counts(self) -> Integers:
         """Occurrences of each token in the training text; 0 for special tokens."""
