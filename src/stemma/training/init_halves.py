@@ -100,7 +100,8 @@ def adopt_sizes(recipe: Recipe, models: Mapping[str, Model], paths: Mapping[str,
 def _sizes(model: Model) -> dict[str, object]:
     network = model.recipe.settings.network
     return {"network.layers": network.layers, "network.width": network.width,
-            "network.embedding.width": network.embedding.width, "network.depth.residual": getattr(network.depth, "residual", False)}
+            "network.embedding.width": network.embedding.width,
+            "network.depth.residual": getattr(network.depth, "residual", False)}
 
 
 def _open(path: str, part: str, recipe: Recipe, corpus: Corpus) -> Model:
