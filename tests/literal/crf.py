@@ -31,7 +31,7 @@ def loss(emissions: Tensor, pairs: Tensor, first: Tensor, last: Tensor, gold: tu
 
 def best(emissions: Tensor, pairs: Tensor, first: Tensor, last: Tensor) -> tuple[int, ...]:
     scores = all_scores(emissions, pairs, first, last)
-    return max(scores, key=lambda sequence: float(scores[sequence]))
+    return max(scores, key=lambda sequence: float(scores[sequence].detach()))
 
 
 def tag_probabilities(emissions: Tensor, pairs: Tensor, first: Tensor, last: Tensor) -> list[list[float]]:
