@@ -27,6 +27,7 @@ API = {
     "Other programs": ["export", "convert"],
     "Inference and evaluation": ["fill", "generate", "stream", "translate", "embed", "predict", "evaluate",
                                  "perplexity", "pairs", "senses", "cloze", "prompt"],
+    "Word vectors": ["neighbours", "analogy", "similarity"],
     "Experiments": ["compare", "ablate", "cost", "layer_cost", "quickstart"],
     "Errors": ["UserError"],
 }

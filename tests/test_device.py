@@ -18,7 +18,8 @@ from stemma.training.run_folder import read_run_config
 
 SMALL = ["network.width=16", "network.layers=1", "network.feedforward=16", "training.batch_size=2",
          "training.threads=1"]
-WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap", "export", "convert"}  # verbs without a network
+WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap", "export", "convert",  # verbs without a network
+           "neighbours", "analogy", "similarity"}  # look up word vectors
 
 
 def test_every_command_with_a_network_has_the_device_option():

@@ -196,5 +196,5 @@ def test_any_layer_can_be_embedded(folder):
         expected = output.all_hidden_states("encoder")[layer][0].mean(0)
         for number in (layer, layer - 3):
             assert_close(stemma.embed(model, [" ".join(SENTENCES[0])], layer=number)[0], expected.numpy())
-    with pytest.raises(UserError, match="has 2 layers: choose 0"):
+    with pytest.raises(UserError, match="has the layers 0 .the embedding. to 2"):
         stemma.embed(model, ["a"], layer=3)

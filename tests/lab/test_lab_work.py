@@ -141,13 +141,13 @@ def test_pretraining_is_shared_if_only_fine_tuning_differs(tmp_path):
 
 
 def test_a_new_key_at_its_default_does_not_change_the_digest():
-    """Labs from before finetuning.style existed can be resumed."""
+    """Labs from before finetuning.style and finetuning.crf existed can be resumed."""
     bert = recipe("bert@tiny", SMALL)
-    before = {key: value for key, value in bert.values["finetuning"].items() if key != "style"}
+    before = {key: value for key, value in bert.values["finetuning"].items() if key not in ("style", "crf")}
     assert "style" in bert.values["finetuning"] and finetuning_values(Variant("now", bert)) == before
     changed = finetuning_values(Variant("changed", bert.with_overrides(["finetuning.style=gpt"])))
     assert changed == {**before, "style": "gpt"}
-    assert list(bert.settings.later_defaults()) == ["finetuning.style"]
+    assert list(bert.settings.later_defaults()) == ["finetuning.style", "finetuning.crf"]
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def test_a_text_that_spells_the_end_token_is_exported(folder):
 
 @pytest.mark.parametrize(("command", "message"), [
     (["export", "whole", "--format", "arpaa", "--out", "x.arpa"],
-     'no format "arpaa"; there is arpa. Did you mean "arpa"?'),
+     'no format "arpaa"; there is arpa, word2vec, word2vec-binary, glove, fasttext. Did you mean "arpa"?'),
     (["export", "whole", "--format", "arpa", "--out", "tok"], "tok exists and is not empty"),
     (["convert", "nothing.arpa", "--tokenizer", "tok", "--out", "x"], "there is no file nothing.arpa"),
     (["convert", "held-out.txt", "--tokenizer", "tok", "--out", "x"], "held-out.txt is no ARPA file"),

@@ -58,8 +58,9 @@ def fasttext_model(tmp_path_factory):
     words = np.array(["the", "running", "runner", "naïveté", "苹果", "été", "b", "unbelievable",
                       *(f"w{n}" for n in range(100))])
     (folder / "text.txt").write_text("\n".join(" ".join(rng.choice(words, 10)) for _ in range(2000)), encoding="utf-8")
-    # the library initializes a tenth of its matrix in each thread, so with fewer than ten the rest is arbitrary
-    model = fasttext.train_unsupervised(str(folder / "text.txt"), dim=6, bucket=500, epoch=1, thread=10, verbose=0)
+    # the library initializes a tenth of its matrix in each thread: with fewer than ten threads, or a size that is no
+    # multiple of ten, the rest is arbitrary
+    model = fasttext.train_unsupervised(str(folder / "text.txt"), dim=10, bucket=500, epoch=1, thread=10, verbose=0)
     model.save_model(str(folder / "model.bin"))
     return model, folder / "model.bin"
 

@@ -59,6 +59,7 @@ def _require_masked_lm(model: Model) -> None:
                    "prefix": "continued texts, without masks"}
     mode = decoding_mode(model.recipe)
     if mode is None:
+        model.require_tokenizer()
         model.lm_head()  # refuses a model without one
     if mode in pretraining:
         raise UserError(f"{model.recipe.label} cannot fill a mask: in pre-training it {pretraining[mode]}. "
