@@ -23,6 +23,7 @@ from stemma.text.tokenizer import Tokenizer
 
 # optimizer, learning rate at a width, epochs, warm-up, clipping, layer decay; the recipes say where from
 PUBLISHED = {
+    **dict.fromkeys(("word2vec", "glove", "fasttext"), ("adamw", 2e-3, 100, 10, 0.0, 1.0, None)),  # our choice
     "transformer": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
     "universal-transformer": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
     "universal-transformer-seq2seq": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
