@@ -41,7 +41,7 @@ def main() -> None:
     for name in [names["child"], names["parent"], *options.show]:
         for cell in results["cells"]:
             if cell["variant"] == name:
-                series.setdefault(name, []).append(curve(options.lab / "cells" / cell["digest"] / "run", held_out))
+                series.setdefault(name, []).append(curve(options.lab / "cells" / cell["hash"] / "run", held_out))
     options.out.write_text(draw_curves(series, "minutes", "bits per byte of new text"), encoding="utf-8")
 
 

@@ -238,7 +238,7 @@ def neighbours(vectors: _model.Model | str | Path, words: str | Sequence[str], *
 def analogy(vectors: _model.Model | str | Path, questions: str | Path, *, limit: int | None = None) -> dict[str, Any]:
     """Accuracy on analogies in Google's file format, by section: what `stemma analogy --json` prints.
 
-        stemma.analogy("vectors.txt", "questions-words.txt")["sections"]["family"]["accuracy"]
+        stemma.analogy("vectors.txt", "questions-words.txt")["accuracy"]
     """
     from stemma.vectors.questions import analogy_accuracy, read_questions
 

@@ -63,9 +63,6 @@ PUBLISHED = {
     "ulmfit": ("adamw", 0.01, 400, 50, 0.0, None, 0.3846),
     "elmo": ("adamw", 1e-3, 1024, 3, 0.1, None, None),
     "context2vec": ("adamw", 1e-3, 600, 3, 0.1, None, None),
-    "word2vec": ("adamw", 2e-3, 100, 10, 0.0, 1.0, None),
-    "glove": ("adamw", 2e-3, 100, 10, 0.0, 1.0, None),
-    "fasttext": ("adamw", 2e-3, 100, 10, 0.0, 1.0, None),
     "nanochat": ("adamw", 6.25e-5, 768, 3, 0.002, 1.0, None),
     "ettin-decoder": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
 }
