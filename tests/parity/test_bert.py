@@ -87,7 +87,7 @@ def test_a_unilm_is_a_bert_in_transformers(tmp_path, text_file):
     stemma.save(model, tmp_path / "m")
     hf_model = reference.assert_loads_into("BertForPreTraining", tmp_path / "m")
     assert hf_model.config.type_vocab_size == 6
-    assert_same_outputs(model, hf_model)
+    assert_same_outputs(model, hf_model, atol=5e-4)  # a laptop size has larger initial weights, and rounding errors
     again = stemma.load(tmp_path / "m")
     assert again.recipe == model.recipe and again.load_warnings == []
     fill = transformers.pipeline("fill-mask", model=str(tmp_path / "m"), top_k=3)

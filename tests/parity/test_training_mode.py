@@ -254,7 +254,8 @@ def test_transformers_has_no_feedforward_dropout_in_albert():
     """If this fails, transformers has added it, and `with_ffn_dropout` can go."""
     hf_model = with_dropouts(model_pair("albert", True)[1], [DropoutCalls(CASES["albert"].unused)])
     logits = hf_model(**repeat_rows(inputs_of("albert"), 5)).logits
-    assert torch.equal(logits, logits[:1].expand_as(logits))
+    # rows of one batch may be rounded differently; dropout would change every logit
+    torch.testing.assert_close(logits, logits[:1].expand_as(logits), atol=1e-4, rtol=1e-4)
 
 
 @NAMES
