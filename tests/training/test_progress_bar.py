@@ -30,6 +30,7 @@ def test_there_is_no_bar_without_a_terminal_or_when_switched_off(terminal, enabl
 def test_unknown_values_are_omitted():
     assert format_progress(1, 10.0) == "step 1 · loss 10.00"
     assert format_progress(1, 10.0, tokens_per_second=412.4) == "step 1 · loss 10.00 · 412 tokens/s"
+    assert format_progress(7, float("nan"), 6.1, 412.4) == "step 7 · 412 tokens/s"  # word vectors before a validation
 
 
 def test_without_a_terminal_progress_is_a_plain_line():

@@ -7,6 +7,7 @@ It goes to stderr: a bar on a terminal, otherwise plain lines from time to time.
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import ExitStack
 from types import TracebackType
@@ -58,7 +59,9 @@ class ProgressBar:
 def format_progress(step: int, loss: float, unigram: float | None = None, tokens_per_second: float | None = None,
                     seconds_left: float | None = None) -> str:
     """The text of the progress line; unknown values are left out."""
-    parts = [f"step {step:,}", f"loss {loss:.2f}" + (f" (unigram {unigram:.2f})" if unigram is not None else "")]
+    parts = [f"step {step:,}"]
+    if not math.isnan(loss):  # word vectors have a loss after a validation only
+        parts.append(f"loss {loss:.2f}" + (f" (unigram {unigram:.2f})" if unigram is not None else ""))
     if tokens_per_second is not None:
         digits = -2 if tokens_per_second >= 1000 else 0  # rounded: the value fluctuates
         parts.append(f"{round(tokens_per_second, digits):,.0f} tokens/s")
