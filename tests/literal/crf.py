@@ -37,7 +37,7 @@ def best(emissions: Tensor, pairs: Tensor, first: Tensor, last: Tensor) -> tuple
 def tag_probabilities(emissions: Tensor, pairs: Tensor, first: Tensor, last: Tensor) -> list[list[float]]:
     """The probability of each tag of each word: a sum over all sequences with this tag."""
     scores = all_scores(emissions, pairs, first, last)
-    total = sum(math.exp(float(score)) for score in scores.values())
+    total = sum(math.exp(float(score.detach())) for score in scores.values())
     words, tags = emissions.shape
-    return [[sum(math.exp(float(score)) for sequence, score in scores.items() if sequence[word] == tag) / total
+    return [[sum(math.exp(float(score.detach())) for sequence, score in scores.items() if sequence[word] == tag) / total
              for tag in range(tags)] for word in range(words)]

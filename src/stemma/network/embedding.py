@@ -23,7 +23,7 @@ from stemma.schema.parts import InputSettings, NetworkPart
 
 
 class NoTokens(nn.Module):
-    """In place of a token embedding: the sizes that it would have."""
+    """Stands for a missing token embedding: the sizes that it would have."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int):
         super().__init__()

@@ -51,8 +51,8 @@ class CharacterCNN(nn.Module):
         symbols = self.characters(distinct_ids)  # (N, longest)
         own = None if spelled is None else spelled[..., 0] >= 0
         if spelled is not None and own is not None and own.any():
-            spellings, places = torch.unique(spelled[own].long(), dim=0, return_inverse=True)
-            indices = indices.masked_scatter(own, places + len(symbols))
+            spellings, spelling_index = torch.unique(spelled[own].long(), dim=0, return_inverse=True)
+            indices = indices.masked_scatter(own, spelling_index + len(symbols))
             symbols = torch.cat([symbols, spellings])
         x = self.table(symbols)
         if self.padding_is_zero:

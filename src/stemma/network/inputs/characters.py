@@ -88,11 +88,11 @@ class CharacterSettings(InputSettings):
         symbols[:, 0] = KNOWN
         unknown = np.flatnonzero(ids.reshape(-1) == tokenizer.special_token_ids.get(UNKNOWN_TOKEN, KNOWN - 1))
         if len(unknown):
-            texts, places = np.unique(np.array(words(unknown), dtype=str), return_inverse=True)
+            texts, text_index = np.unique(np.array(words(unknown), dtype=str), return_inverse=True)
             spelled = [(text.lower() if tokenizer.lowercase else text).encode() for text in texts.tolist()]
             if longer := [word for word in spelled if len(word) > self.longest - 2]:
                 _warn_once(longer[0].decode(), len(longer[0]), self.longest - 2)
-            symbols[unknown] = np.stack([self.spelling(word) for word in spelled])[places]
+            symbols[unknown] = np.stack([self.spelling(word) for word in spelled])[text_index]
         return symbols.reshape(*ids.shape, self.longest)
 
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
@@ -103,7 +103,7 @@ class CharacterSettings(InputSettings):
 
     def from_texts(self, tokenizer: Any, ids: np.ndarray, words: Sequence[str]) -> np.ndarray:
         """(n, longest) for the token ids of one text and the part of the text that each was made from."""
-        return self.spell_unknown(ids, lambda index: [words[place] for place in index], tokenizer)
+        return self.spell_unknown(ids, lambda index: [words[position] for position in index], tokenizer)
 
     def spelling(self, word: bytes, symbol: int | None = None) -> np.ndarray:
         """(longest,) int16: beginning, bytes (or one `symbol`), end. A word that is too long loses its end."""

@@ -120,7 +120,7 @@ class TaskObjective(ABC):
         inputs = {}
         for name, settings in readers.items():
             rows = [settings.from_texts(tokenizer, np.pad(sequence.input_ids, (0, length - len(sequence.input_ids))),
-                                        [sequence.unknown_words.get(place, "") for place in range(length)])
+                                        [sequence.unknown_words.get(position, "") for position in range(length)])
                     for sequence in sequences]
             inputs[name] = torch.from_numpy(np.stack(rows)).to(model.device)
         return inputs

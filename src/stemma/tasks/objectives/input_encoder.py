@@ -64,9 +64,9 @@ class InputEncoder:
         if self._unknown_id is None:
             return ids
         text = self.tokenizer.pre_normalize(text)
-        for place in np.flatnonzero(ids == self._unknown_id).tolist():
-            word = text[slice(*offsets[place])]
-            ids[place] = number = self._numbers.setdefault(word, -1 - len(self._numbers))
+        for position in np.flatnonzero(ids == self._unknown_id).tolist():
+            word = text[slice(*offsets[position])]
+            ids[position] = number = self._numbers.setdefault(word, -1 - len(self._numbers))
             self._words[number] = word
         return ids
 
@@ -89,7 +89,7 @@ class InputEncoder:
             segments += [slot.segment] * len(tokens)
         array, words = np.array(ids, np.int64), {}
         if self._unknown_id is not None:
-            words = {place: self._words[ids[place]] for place in np.flatnonzero(array < 0).tolist()}
+            words = {position: self._words[ids[position]] for position in np.flatnonzero(array < 0).tolist()}
             array[array < 0] = self._unknown_id
         return EncodedSequence(array, np.array(segments, np.int64), tuple(spans), words)
 
